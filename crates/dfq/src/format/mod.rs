@@ -1,0 +1,74 @@
+//! The bytes in the files: JSON that a person can read and edit.
+//!
+//! Invariant: what the caller pushed comes out byte for byte. `task.json` is the caller's object
+//! with one member, `_dfq`, put in before the closing brace; a terminal record is the same with a
+//! longer `_dfq`. Reading is lenient (the seeds' files, files edited by hand), writing is strict.
+
+mod lease;
+mod settings;
+mod task;
+
+use std::borrow::Cow;
+
+use jiff::{Timestamp, civil, tz::TimeZone};
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize, Serializer};
+
+pub(crate) use lease::{decode_lease, encode_lease};
+pub(crate) use settings::{decode_settings, encode_settings};
+pub(crate) use task::{
+    bare_meta, decode_record, decode_task, encode_record, encode_task, member, split_payload,
+};
+
+/// A point in time: RFC 3339, UTC, microseconds. Reads offsets, and takes a time without any (the
+/// seeds' Python may print such) for UTC.
+#[derive(Clone, Copy)]
+struct Time(Timestamp);
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:.6}", self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        let naive = || {
+            let local: civil::DateTime = text.parse()?;
+            Ok::<_, jiff::Error>(local.to_zoned(TimeZone::UTC)?.timestamp())
+        };
+        text.parse().or_else(|_| naive()).map(Self).map_err(de::Error::custom)
+    }
+}
+
+fn time(timestamp: Option<Timestamp>) -> Option<Time> {
+    timestamp.map(Time)
+}
+
+fn timestamp(time: Option<Time>) -> Option<Timestamp> {
+    time.map(|time| time.0)
+}
+
+/// Any value as one line of JSON.
+pub(crate) fn line<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut out = serde_json::to_vec(value).unwrap_or_default();
+    out.push(b'\n');
+    out
+}
+
+/// Bytes in hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || !text.is_ascii() {
+        return None;
+    }
+    let pairs = (0..text.len()).step_by(2).map(|at| &text[at..at + 2]);
+    pairs.map(|pair| u8::from_str_radix(pair, 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests;

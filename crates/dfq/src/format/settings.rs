@@ -1,0 +1,115 @@
+//! `queue.json`.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Time, time, timestamp};
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::{Backoff, Durability, FORMAT_VERSION, Layout, Settings};
+
+#[derive(Serialize, Deserialize)]
+struct SettingsDoc {
+    format: u32,
+    #[serde(default)]
+    layout: LayoutDoc,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_lost: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backoff_base_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backoff_max_seconds: Option<f64>,
+    #[serde(default)]
+    durability: DurabilityDoc,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created_at: Option<Time>,
+}
+
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum LayoutDoc {
+    #[default]
+    Sharded,
+    Flat,
+}
+
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum DurabilityDoc {
+    #[default]
+    Durable,
+    Relaxed,
+}
+
+/// The content of `queue.json`.
+pub(crate) fn encode_settings(settings: &Settings) -> Vec<u8> {
+    let doc = SettingsDoc {
+        format: settings.format,
+        layout: match settings.layout {
+            Layout::Sharded => LayoutDoc::Sharded,
+            Layout::Flat => LayoutDoc::Flat,
+        },
+        lease_seconds: Some(settings.lease.as_secs_f64()),
+        max_attempts: Some(settings.max_attempts),
+        max_lost: Some(settings.max_lost),
+        backoff_base_seconds: Some(settings.backoff.base.as_secs_f64()),
+        backoff_max_seconds: Some(settings.backoff.max.as_secs_f64()),
+        durability: match settings.durability {
+            Durability::Durable => DurabilityDoc::Durable,
+            Durability::Relaxed => DurabilityDoc::Relaxed,
+        },
+        created_at: time(settings.created_at),
+    };
+    let mut out = serde_json::to_vec_pretty(&doc).unwrap_or_default();
+    out.push(b'\n');
+    out
+}
+
+/// Reads `queue.json`. A newer format is refused before anything else in it is looked at.
+pub(crate) fn decode_settings(bytes: &[u8]) -> Result<Settings> {
+    #[derive(Deserialize)]
+    struct Version {
+        format: u32,
+    }
+    let damaged = |e: serde_json::Error| Error::damaged(format!("queue.json cannot be read: {e}"));
+    let version: Version = serde_json::from_slice(bytes).map_err(damaged)?;
+    if !(1..=FORMAT_VERSION).contains(&version.format) {
+        return Err(Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "the queue has format {}, this version of dfq knows 1 to {FORMAT_VERSION}; upgrade dfq",
+                version.format
+            ),
+        ));
+    }
+    let doc: SettingsDoc = serde_json::from_slice(bytes).map_err(damaged)?;
+    let defaults = Settings::default();
+    let seconds = |value: Option<f64>, default, name: &str| match value {
+        None => Ok(default),
+        Some(value) => std::time::Duration::try_from_secs_f64(value)
+            .map_err(|_| Error::damaged(format!("queue.json: {name} is {value}"))),
+    };
+    let settings = Settings {
+        format: doc.format,
+        layout: match doc.layout {
+            LayoutDoc::Sharded => Layout::Sharded,
+            LayoutDoc::Flat => Layout::Flat,
+        },
+        lease: seconds(doc.lease_seconds, defaults.lease, "lease_seconds")?,
+        max_attempts: doc.max_attempts.unwrap_or(defaults.max_attempts),
+        max_lost: doc.max_lost.unwrap_or(defaults.max_lost),
+        backoff: Backoff {
+            base: seconds(doc.backoff_base_seconds, defaults.backoff.base, "backoff_base_seconds")?,
+            max: seconds(doc.backoff_max_seconds, defaults.backoff.max, "backoff_max_seconds")?,
+        },
+        durability: match doc.durability {
+            DurabilityDoc::Durable => Durability::Durable,
+            DurabilityDoc::Relaxed => Durability::Relaxed,
+        },
+        created_at: timestamp(doc.created_at),
+    };
+    settings.check().map_err(|e| Error::damaged(format!("queue.json: {e}")))?;
+    Ok(settings)
+}

@@ -1,0 +1,310 @@
+//! The only place where names in the tree are built or parsed, for every provider and both layouts.
+//!
+//! Invariant: every name built here parses back to what it was built from, and no id, however odd,
+//! leads out of its folder. Names that nobody here could have built are foreign: parsing answers
+//! `None`, and callers leave such files alone.
+//!
+//! ```text
+//! queue.json  paused.json  unlocked.json
+//! pending/<sh>/<stem>/task.json  lease.json  lease.2.json …
+//! scheduled/<due>/<stem>/task.json
+//! completed/<sh>/<stem>.json     failed/<sh>/<stem>.json
+//! workers/<worker>.json          tmp/   (filesystem only: what is being written)
+//! ```
+//! `<stem>` is the encoded id, with `@g` appended from the second life on; in the flat layout there
+//! is no `<sh>`.
+
+use std::time::Duration;
+
+use jiff::{Timestamp, Unit, civil, tz::TimeZone};
+use sha2::{Digest, Sha256};
+
+use crate::model::{Layout, Outcome, TaskId, TaskKey};
+
+/// The queue's settings.
+pub(crate) const SETTINGS: &str = "queue.json";
+/// Present while the queue is paused.
+pub(crate) const PAUSED: &str = "paused.json";
+/// Rewritten by every unlock, so that workers forget what they remember of backoffs.
+pub(crate) const UNLOCKED: &str = "unlocked.json";
+/// Tasks to be done.
+pub(crate) const PENDING: &str = "pending";
+/// Tasks that are not due yet.
+pub(crate) const SCHEDULED: &str = "scheduled";
+/// Who is alive.
+pub(crate) const WORKERS: &str = "workers";
+/// What is being written and has no name yet.
+pub(crate) const TMP: &str = "tmp";
+/// The task itself, within its folder.
+pub(crate) const TASK: &str = "task.json";
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// One of the 256 parts of a folder; the flat layout has only the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Shard(u8);
+
+impl Shard {
+    /// Its number.
+    pub(crate) fn number(self) -> u8 {
+        self.0
+    }
+
+    fn digits(self) -> [char; 2] {
+        [self.0 >> 4, self.0 & 15].map(|digit| char::from(HEX[usize::from(digit)]))
+    }
+
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let lower_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        if name.len() != 2 || !name.bytes().all(lower_hex) {
+            return None;
+        }
+        u8::from_str_radix(name, 16).ok().map(Self)
+    }
+}
+
+/// The shard of an id.
+pub(crate) fn shard(layout: Layout, id: &TaskId) -> Shard {
+    match layout {
+        Layout::Flat => Shard(0),
+        Layout::Sharded => Shard(Sha256::digest(id.as_str().as_bytes())[0]),
+    }
+}
+
+/// All shards of a layout.
+pub(crate) fn shards(layout: Layout) -> Vec<Shard> {
+    match layout {
+        Layout::Flat => vec![Shard(0)],
+        Layout::Sharded => (0..=255).map(Shard).collect(),
+    }
+}
+
+/// The folder of an outcome.
+pub(crate) fn outcome_dir(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed => "completed",
+        Outcome::Failed => "failed",
+    }
+}
+
+/// `<place>/<sh>` or, flat, `<place>`.
+pub(crate) fn shard_dir(layout: Layout, place: &str, shard: Shard) -> String {
+    let mut path = String::with_capacity(place.len() + 3);
+    path.push_str(place);
+    if layout == Layout::Sharded {
+        path.push('/');
+        path.extend(shard.digits());
+    }
+    path
+}
+
+fn in_shard(layout: Layout, place: &str, key: &TaskKey) -> String {
+    let mut path = shard_dir(layout, place, shard(layout, key.id()));
+    path.push('/');
+    push_stem(&mut path, key);
+    path
+}
+
+/// The folder of a pending task.
+pub(crate) fn task_dir(layout: Layout, key: &TaskKey) -> String {
+    in_shard(layout, PENDING, key)
+}
+
+/// The terminal record of a task.
+pub(crate) fn record_path(layout: Layout, outcome: Outcome, key: &TaskKey) -> String {
+    let mut path = in_shard(layout, outcome_dir(outcome), key);
+    path.push_str(".json");
+    path
+}
+
+/// The folder of a scheduled task.
+pub(crate) fn scheduled_dir(due: Due, key: &TaskKey) -> String {
+    let mut path = format!("{SCHEDULED}/{}/", due.name());
+    push_stem(&mut path, key);
+    path
+}
+
+/// A worker's record.
+pub(crate) fn worker_path(worker_id: &str) -> String {
+    let mut path = format!("{WORKERS}/");
+    encode(&mut path, worker_id);
+    path.push_str(".json");
+    path
+}
+
+/// The file of an attempt, within its task's folder.
+pub(crate) fn lease_name(attempt: u32) -> String {
+    match attempt {
+        1 => "lease.json".to_owned(),
+        n => format!("lease.{n}.json"),
+    }
+}
+
+/// Which attempt a file within a task's folder belongs to.
+pub(crate) fn parse_lease_name(name: &str) -> Option<u32> {
+    let middle = name.strip_prefix("lease.")?;
+    if middle == "json" {
+        return Some(1);
+    }
+    let digits = middle.strip_suffix(".json")?;
+    parse_count(digits).filter(|n| *n >= 2)
+}
+
+/// A number as we write it: no sign, no leading zero.
+fn parse_count(digits: &str) -> Option<u32> {
+    let plain = !digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|_| plain)
+}
+
+/// A task's name: its encoded id, and its generation from the second on.
+pub(crate) fn stem(key: &TaskKey) -> String {
+    let mut out = String::with_capacity(key.id().as_str().len() + 4);
+    push_stem(&mut out, key);
+    out
+}
+
+fn push_stem(out: &mut String, key: &TaskKey) {
+    if key.is_verbatim() {
+        out.push_str(key.id().as_str());
+        return;
+    }
+    encode(out, key.id().as_str());
+    if key.generation() > 1 {
+        out.push('@');
+        out.push_str(&key.generation().to_string());
+    }
+}
+
+/// The task of a name that we built.
+pub(crate) fn parse_canonical_stem(name: &str) -> Option<TaskKey> {
+    let (encoded, generation) = match name.split_once('@') {
+        None => (name, 1),
+        Some((encoded, digits)) => (encoded, parse_count(digits).filter(|g| *g >= 2)?),
+    };
+    let id = TaskId::new(decode(encoded)?).ok()?;
+    Some(TaskKey::new(id, generation))
+}
+
+/// The task of a name, ours or another program's.
+pub(crate) fn parse_stem(name: &str) -> Option<TaskKey> {
+    parse_canonical_stem(name).or_else(|| {
+        let foreign = name.starts_with('.') || name.contains(['/', '\0']);
+        let id = TaskId::new(name).ok().filter(|_| !foreign)?;
+        Some(TaskKey::verbatim(id))
+    })
+}
+
+/// The task of a folder found under `pending/`, if it lies where it belongs. Only flat trees can
+/// come from programs that do not encode names as we do.
+pub(crate) fn parse_task_dir(layout: Layout, found_in: Shard, name: &str) -> Option<TaskKey> {
+    match layout {
+        Layout::Flat => parse_stem(name),
+        Layout::Sharded => {
+            parse_canonical_stem(name).filter(|key| shard(layout, key.id()) == found_in)
+        }
+    }
+}
+
+/// The task of a file found under `completed/` or `failed/`.
+pub(crate) fn parse_record_name(layout: Layout, found_in: Shard, name: &str) -> Option<TaskKey> {
+    parse_task_dir(layout, found_in, name.strip_suffix(".json")?)
+}
+
+/// The worker of a file found under `workers/`.
+pub(crate) fn parse_worker_name(name: &str) -> Option<String> {
+    decode(name.strip_suffix(".json")?)
+}
+
+fn is_plain(byte: u8, first: bool) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-') || (byte == b'.' && !first)
+}
+
+/// How many bytes an id takes in a name.
+pub(crate) fn encoded_len(id: &str) -> usize {
+    let len = |(i, b)| if is_plain(b, i == 0) { 1 } else { 3 };
+    id.bytes().enumerate().map(len).sum()
+}
+
+fn encode(out: &mut String, text: &str) {
+    for (i, byte) in text.bytes().enumerate() {
+        if is_plain(byte, i == 0) {
+            out.push(char::from(byte));
+        } else {
+            out.push('%');
+            for digit in [byte >> 4, byte & 15] {
+                out.push(char::from(HEX[usize::from(digit)].to_ascii_uppercase()));
+            }
+        }
+    }
+}
+
+/// Undoes [`encode`], and accepts nothing that it could not have written.
+fn decode(name: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        if byte == b'%' {
+            let pair = tail.get(..2).and_then(|pair| std::str::from_utf8(pair).ok())?;
+            bytes.push(u8::from_str_radix(pair, 16).ok()?);
+            rest = &tail[2..];
+        } else {
+            bytes.push(byte);
+            rest = tail;
+        }
+    }
+    let text = String::from_utf8(bytes).ok()?;
+    let mut again = String::with_capacity(name.len());
+    encode(&mut again, &text);
+    (again == name && !text.is_empty()).then_some(text)
+}
+
+/// When a scheduled task may be handed out, as precise as its folder's name: to the second up to ten
+/// minutes ahead, to the minute beyond, rounded up so that whatever lies in a due folder is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Due(Timestamp);
+
+const FINE_HORIZON: Duration = Duration::from_secs(600);
+
+impl Due {
+    /// The folder for a task that is to wait `delay` from `now`; `None` if that is beyond all time.
+    pub(crate) fn after(now: Timestamp, delay: Duration) -> Option<Self> {
+        let exact = now.checked_add(delay).ok()?;
+        let step = if delay <= FINE_HORIZON { 1 } else { 60 };
+        let second = exact.as_second() + i64::from(exact.subsec_nanosecond() > 0);
+        let rounded = second.checked_add(step - 1)?.div_euclid(step) * step;
+        Timestamp::from_second(rounded).ok().map(Self)
+    }
+
+    /// The time itself.
+    pub(crate) fn at(self) -> Timestamp {
+        self.0
+    }
+
+    /// `20261115T1930Z`, or with seconds `20261115T193045Z`.
+    pub(crate) fn name(self) -> String {
+        let pattern = if self.0.as_second() % 60 == 0 { "%Y%m%dT%H%MZ" } else { "%Y%m%dT%H%M%SZ" };
+        self.0.strftime(pattern).to_string()
+    }
+
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let digits = name.strip_suffix('Z')?;
+        let (date, time) = digits.split_once('T')?;
+        if !digits.bytes().all(|b| b.is_ascii_digit() || b == b'T') || date.len() != 8 {
+            return None;
+        }
+        let part = |text: &str, at: usize| text.get(at..at + 2)?.parse::<i8>().ok();
+        let seconds = match time.len() {
+            4 => 0,
+            6 => part(time, 4)?,
+            _ => return None,
+        };
+        let day = civil::Date::new(date[..4].parse().ok()?, part(date, 4)?, part(date, 6)?).ok()?;
+        let clock = civil::Time::new(part(time, 0)?, part(time, 2)?, seconds, 0).ok()?;
+        let at = day.to_datetime(clock).to_zoned(TimeZone::UTC).ok()?.timestamp();
+        let due = Self(at.round(Unit::Second).ok()?);
+        (due.name() == name).then_some(due)
+    }
+}
+
+#[cfg(test)]
+mod tests;

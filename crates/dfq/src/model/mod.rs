@@ -1,0 +1,19 @@
+//! The nouns: task, lease, record, receipt, settings. Pure values, no I/O, no bytes.
+//!
+//! Every other module speaks of these and nothing else, so that the same words mean the same thing
+//! in the library, on the command line and on disk.
+
+mod id;
+mod lease;
+mod receipt;
+mod record;
+mod settings;
+mod task;
+
+pub use id::{Generation, MAX_ENCODED_ID_BYTES, TaskId, TaskKey};
+pub use lease::{Lease, LeaseState};
+pub use receipt::Receipt;
+pub use record::{AttemptSummary, Outcome, Record};
+pub(crate) use settings::check_lease;
+pub use settings::{Backoff, Durability, FORMAT_VERSION, Layout, Settings};
+pub use task::{MAX_TASK_BYTES, NewTask, Payload, TaskMeta};

@@ -1,0 +1,167 @@
+//! What is to be done: the caller's JSON, kept byte for byte, and what the queue notes beside it.
+
+use std::fmt;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+
+use super::id::{Generation, TaskId};
+use crate::error::{Error, Result};
+use crate::format;
+
+/// The largest task: past this, put the data elsewhere and its address into the task.
+pub const MAX_TASK_BYTES: usize = 16 * 1024 * 1024;
+
+/// A JSON value as its author wrote it: same bytes, same order of members, same digits.
+///
+/// ```
+/// use dfq::Payload;
+/// let payload = Payload::from_json(r#"{"b":1, "a":12345678901234567890123}"#)?;
+/// assert_eq!(payload.as_json(), r#"{"b":1, "a":12345678901234567890123}"#);
+/// # Ok::<(), dfq::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Payload(Box<str>);
+
+impl Payload {
+    /// Takes JSON text as it is, once it is known to be JSON. A `_dfq` member, which the queue's own
+    /// files carry, is left out: a task file can be pushed again just as it lies there.
+    pub fn from_json(text: &str) -> Result<Self> {
+        Ok(format::split_payload(text)?.0)
+    }
+
+    /// Writes any value as JSON.
+    pub fn from_value<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
+        let text = serde_json::to_string(value)
+            .map_err(|e| Error::invalid(format!("the payload cannot be written as JSON: {e}")))?;
+        Self::from_json(&text)
+    }
+
+    pub(crate) fn trusted(text: &str) -> Self {
+        Self(text.trim().into())
+    }
+
+    /// The JSON text.
+    pub fn as_json(&self) -> &str {
+        &self.0
+    }
+
+    /// Reads the payload as `T`.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_str(&self.0)
+            .map_err(|e| Error::invalid(format!("the payload does not have the wanted form: {e}")))
+    }
+
+    /// The text of the member `name`, if the payload is an object with such a string.
+    pub fn string_member(&self, name: &str) -> Option<String> {
+        let raw = format::member(&self.0, name)?;
+        serde_json::from_str(raw).ok()
+    }
+
+    /// The whole number of the member `name`, if the payload is an object with such a number.
+    pub fn integer_member(&self, name: &str) -> Option<i64> {
+        format::member(&self.0, name)?.trim().parse().ok()
+    }
+
+    /// SHA-256 of the text, in hex: an id for those who want one payload pushed once.
+    pub fn sha256(&self) -> String {
+        format::hex(&Sha256::digest(self.0.as_bytes()))
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A task on its way into the queue.
+///
+/// ```
+/// use dfq::NewTask;
+/// use std::time::Duration;
+/// let task = NewTask::from_json(r#"{"id": "acme.com", "depth": 2}"#)?
+///     .max_attempts(3)
+///     .delay(Duration::from_secs(60));
+/// # Ok::<(), dfq::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct NewTask {
+    pub(crate) payload: Payload,
+    pub(crate) id: Option<TaskId>,
+    pub(crate) again: bool,
+    pub(crate) delay: Option<Duration>,
+    pub(crate) max_attempts: Option<u32>,
+}
+
+impl NewTask {
+    /// A task with this payload. Its id is the one a task file carries, or else the payload's own
+    /// string member `id`, or else a fresh UUIDv7.
+    pub fn new(payload: Payload) -> Self {
+        Self { payload, id: None, again: false, delay: None, max_attempts: None }
+    }
+
+    /// A task from JSON text, which is kept as it is.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let (payload, meta) = format::split_payload(text)?;
+        let mut task = Self::new(payload);
+        task.id = meta.map(|meta| meta.id);
+        Ok(task)
+    }
+
+    /// A task from any value that can be written as JSON.
+    pub fn from_value<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
+        Ok(Self::new(Payload::from_value(value)?))
+    }
+
+    /// Gives the task this id.
+    #[must_use]
+    pub fn id(mut self, id: TaskId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// Starts the next life of an id that has finished before, instead of leaving it at that.
+    #[must_use]
+    pub fn again(mut self) -> Self {
+        self.again = true;
+        self
+    }
+
+    /// Hands the task out no earlier than after this time. Due times are kept to the second up to
+    /// ten minutes ahead and to the minute beyond, rounded up.
+    #[must_use]
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = Some(delay);
+        self
+    }
+
+    /// How many failures of its handler this task may have, instead of the queue's own limit.
+    #[must_use]
+    pub fn max_attempts(mut self, max_attempts: u32) -> Self {
+        self.max_attempts = Some(max_attempts);
+        self
+    }
+}
+
+/// What the queue notes in a task file beside the payload: the member `_dfq`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskMeta {
+    /// The id.
+    pub id: TaskId,
+    /// Which life of the id.
+    pub generation: Generation,
+    /// A nonce: tells the push that made this file from any other push of the same id.
+    pub push_id: String,
+    /// When it was pushed, by the clock of the machine that did.
+    pub created_at: Option<Timestamp>,
+    /// Attempts made in earlier lives; fencing tokens go on from there.
+    pub attempts_before: u32,
+    /// This task's own limit of handler failures.
+    pub max_attempts: Option<u32>,
+    /// The time before which it was not to be handed out.
+    pub not_before: Option<Timestamp>,
+}

@@ -1,0 +1,394 @@
+//! Claiming: create the lease, *then* look whether the task still needs doing.
+//!
+//! | found after the create | answer |
+//! | --- | --- |
+//! | no task | it was finished: remove the garbage |
+//! | a terminal record | finish the clean-up, never work |
+//! | a higher lease, or the judged one has changed | withdraw |
+//! | the lease's time is up already | leave it; it will be taken over |
+//! | a task that cannot be read | set it aside in `failed/`, bytes and all |
+//! | more failures or lost leases than allowed | fail it |
+//! | otherwise | it is ours |
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::core::{Core, fence};
+use super::discover::Discovery;
+use super::hold::{Held, Holding};
+use super::judge::{self, Now, Seen, Verdict};
+use super::{Delivery, PollRequest, Polled};
+use crate::clock::lock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format;
+use crate::layout;
+use crate::model::{Lease, LeaseState, Outcome, Payload, Receipt, Record, TaskKey, TaskMeta};
+use crate::store::{Created, Stored, Tree};
+
+/// The most tasks that one poll tries before it answers with what it has.
+const MAX_TRIES: usize = 4096;
+
+/// How long something that should not be there is left alone before it is looked at again.
+const TROUBLE_PAUSE: Duration = Duration::from_secs(600);
+
+/// Leases about to be created: all of one poll are the same file, but for the attempt's number.
+struct Drafts<T: Tree> {
+    length: Duration,
+    lease_id: String,
+    by_attempt: HashMap<u32, Draft<T>>,
+}
+
+struct Draft<T: Tree> {
+    file: T::Draft,
+    lease: Lease,
+    /// The monotonic time before it was written: the lease holds from then.
+    written: Duration,
+}
+
+/// What became of one try.
+enum Claim {
+    Won(Box<Delivery>),
+    /// Somebody has it until this monotonic time.
+    Held(Duration),
+    /// Not to be tried before this monotonic time.
+    Rest(Duration),
+    /// It is finished, or gone, or was set aside.
+    Gone,
+}
+
+/// The part of a lease that its owner does not use: what is begun before it must be over by its end.
+pub(super) fn margin(lease: Duration) -> Duration {
+    (lease / 10).min(Duration::from_secs(10))
+}
+
+impl<T: Tree> Core<T> {
+    pub(super) async fn poll(&self, request: &PollRequest) -> Result<Polled> {
+        let length = request.lease.unwrap_or(self.settings.lease);
+        crate::model::check_lease(length)?;
+        let mut found = self.discovery.lock().await;
+        self.take_notes(&mut found);
+        let now = self.now().await?;
+        self.look_at_root(&mut found, now).await?;
+        let mut polled = Polled::default();
+        if found.paused {
+            polled.idle.paused = true;
+            return Ok(polled);
+        }
+        let (next_due, more_due) = self.promote_due(&mut found, now).await?;
+        polled.idle.more = more_due;
+        let mut drafts = Drafts { length, lease_id: self.env.nonce(), by_attempt: HashMap::new() };
+        let mut fresh_round = !found.in_round();
+        if fresh_round {
+            self.begin_round(&mut found).await?;
+        }
+        let mut tries = 0;
+        while polled.deliveries.len() < request.max {
+            let Some(key) = self.next_candidate(&mut found, now).await? else {
+                // Nothing left. That counts only if everything was looked at since this poll began.
+                if fresh_round {
+                    break;
+                }
+                fresh_round = true;
+                self.begin_round(&mut found).await?;
+                continue;
+            };
+            self.try_one(&key, &mut found, &mut drafts, request, &mut polled).await?;
+            tries += 1;
+            if tries >= MAX_TRIES {
+                polled.idle.more = true;
+                break;
+            }
+        }
+        let now = self.env.monotonic();
+        let soonest = found.soonest.map(|at| at.saturating_sub(now));
+        polled.idle.next = soonest.into_iter().chain(next_due).min();
+        Ok(polled)
+    }
+
+    /// Tries a candidate and notes what came of it. Trouble with one task must not keep the others
+    /// from being done; trouble with the store must.
+    async fn try_one(
+        &self,
+        key: &TaskKey,
+        found: &mut Discovery<T::Cursor>,
+        drafts: &mut Drafts<T>,
+        request: &PollRequest,
+        polled: &mut Polled,
+    ) -> Result<()> {
+        let now = self.env.monotonic();
+        match self.claim(key, found, drafts, request).await {
+            Ok(Claim::Won(delivery)) => {
+                found.rest(key, now + drafts.length);
+                polled.deliveries.push(*delivery);
+            }
+            Ok(Claim::Held(until)) => found.rest_while_held(key, until, now),
+            Ok(Claim::Rest(until)) => found.rest(key, until),
+            Ok(Claim::Gone) => found.forget(key),
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                tracing::warn!(%key, %error, "task left alone");
+                found.rest(key, now + TROUBLE_PAUSE);
+            }
+            // What was claimed so far must reach the worker, or it would sit out its lease.
+            Err(error) if !polled.deliveries.is_empty() => {
+                tracing::warn!(%key, %error, "poll cut short");
+                found.rest(key, now + Duration::from_secs(1));
+                polled.idle.more = true;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn claim(
+        &self,
+        key: &TaskKey,
+        found: &mut Discovery<T::Cursor>,
+        drafts: &mut Drafts<T>,
+        request: &PollRequest,
+    ) -> Result<Claim> {
+        let Some(slot) = self.tree.open(&self.task_dir(key)).await? else {
+            return Ok(Claim::Gone);
+        };
+        if let Some(range) = request.schema
+            && !self.understands(key, range).await?
+        {
+            return Ok(Claim::Rest(self.env.monotonic() + TROUBLE_PAUSE));
+        }
+        // Most tasks were never claimed before, so this is tried before anything is read.
+        let draft = self.draft_for(drafts, 1).await?;
+        if self.tree.create_lease(&slot, 1, &draft.file).await? == Created::New {
+            return self.check_claim(key, slot, draft, &[]).await;
+        }
+        let history = self.history(&slot).await?;
+        let lost_answer = history.last().filter(|seen| {
+            let id = seen.lease.as_ref().and_then(|lease| lease.lease_id.as_deref());
+            seen.attempt == 1 && id == Some(&*drafts.lease_id)
+        });
+        if lost_answer.is_some() {
+            let draft = self.draft_for(drafts, 1).await?;
+            return self.check_claim(key, slot, draft, &[]).await;
+        }
+        let Some(top) = history.last().map(|seen| seen.attempt) else {
+            // The folder is being cleaned up, or is gone.
+            self.clean_slot(key, &slot).await?;
+            return Ok(Claim::Gone);
+        };
+        let (verdict, mono) = self.judge(key, found, &history).await?;
+        match verdict {
+            Verdict::Held(until) => Ok(Claim::Held(self.monotonic_at(until, mono))),
+            Verdict::Backoff(until) => Ok(Claim::Rest(self.monotonic_at(until, mono))),
+            Verdict::Free | Verdict::Stale => {
+                let attempt = top.saturating_add(1);
+                let draft = self.draft_for(drafts, attempt).await?;
+                if self.tree.create_lease(&slot, attempt, &draft.file).await? == Created::Exists {
+                    let stored = self.tree.read_lease(&slot, attempt).await?;
+                    let there = stored.and_then(|s| format::decode_lease(&s.bytes, attempt));
+                    let ours = there.and_then(|lease| lease.lease_id) == draft.lease.lease_id;
+                    if !ours {
+                        return Ok(Claim::Held(self.env.monotonic() + self.settings.lease));
+                    }
+                }
+                self.check_claim(key, slot, draft, &history).await
+            }
+        }
+    }
+
+    /// Every lease file of a task, ascending.
+    pub(super) async fn history(&self, slot: &T::Slot) -> Result<Vec<Seen>> {
+        let mut history = Vec::new();
+        for attempt in self.tree.leases(slot).await? {
+            if let Some(stored) = self.tree.read_lease(slot, attempt).await? {
+                history.push(Seen::new(attempt, &stored));
+            }
+        }
+        Ok(history)
+    }
+
+    /// The verdict, and the monotonic time at which the store's clock was read for it.
+    async fn judge(
+        &self,
+        key: &TaskKey,
+        found: &mut Discovery<T::Cursor>,
+        history: &[Seen],
+    ) -> Result<(Verdict, (Timestamp, Duration))> {
+        let store = self.now().await?;
+        let mono = self.env.monotonic();
+        let mut now = Now { store, steady: true, watched: Duration::ZERO };
+        if let Some(current) = judge::current(history) {
+            let length = current.length(self.settings.lease);
+            let length = Duration::try_from(length).unwrap_or(Duration::ZERO);
+            now.steady = lock(&self.clock).steady_for(length, mono);
+            now.watched = found.watched_for(key, current, mono);
+        }
+        Ok((judge::judge(history, now, self.settings.lease), (store, mono)))
+    }
+
+    /// A time on the store's clock, as a monotonic one.
+    fn monotonic_at(&self, at: Timestamp, (store, mono): (Timestamp, Duration)) -> Duration {
+        let wait = Duration::try_from(at.duration_since(store)).unwrap_or(Duration::ZERO);
+        mono.saturating_add(wait)
+    }
+
+    async fn draft_for<'a>(&self, drafts: &'a mut Drafts<T>, attempt: u32) -> Result<&'a Draft<T>> {
+        let now = self.env.monotonic();
+        let old = drafts
+            .by_attempt
+            .get(&attempt)
+            .is_some_and(|draft| now.saturating_sub(draft.written) > margin(drafts.length));
+        if old || !drafts.by_attempt.contains_key(&attempt) {
+            let store_now = self.now().await?;
+            let lease = Lease {
+                worker_id: self.worker_id.clone(),
+                lease_id: Some(drafts.lease_id.clone()),
+                attempt,
+                created_at: store_now,
+                heartbeat_at: store_now,
+                expires_at: store_now
+                    .saturating_add(signed(drafts.length))
+                    .unwrap_or(Timestamp::MAX),
+                host: Some(self.host.clone()),
+                pid: Some(self.pid),
+                state: None,
+                error: None,
+                not_before: None,
+            };
+            let written = self.env.monotonic();
+            let file = self.tree.draft(&format::encode_lease(&lease)).await?;
+            drafts.by_attempt.insert(attempt, Draft { file, lease, written });
+        }
+        let unmade = || Error::new(ErrorKind::Unavailable, "no lease could be written");
+        drafts.by_attempt.get(&attempt).ok_or_else(unmade)
+    }
+
+    /// Whether this worker may have a task, by the `schema_version` of its payload. A task that cannot
+    /// be read is for anybody to set aside.
+    async fn understands(&self, key: &TaskKey, (low, high): (i64, i64)) -> Result<bool> {
+        let Some(bytes) = self.pending_task(key).await? else { return Ok(true) };
+        let version = match format::decode_task(&bytes, key) {
+            Ok((payload, _)) => payload.integer_member("schema_version").unwrap_or(1),
+            Err(_) => return Ok(true),
+        };
+        Ok((low..=high).contains(&version))
+    }
+
+    /// The looks after the create.
+    async fn check_claim(
+        &self,
+        key: &TaskKey,
+        slot: T::Slot,
+        draft: &Draft<T>,
+        history: &[Seen],
+    ) -> Result<Claim> {
+        let attempt = draft.lease.attempt;
+        let look = self.tree.look(&slot, attempt, &self.record_paths(key)).await?;
+        let Some(task) = look.task.filter(|_| !look.finished) else {
+            self.clean_slot(key, &slot).await?;
+            return Ok(Claim::Gone);
+        };
+        let length = Duration::try_from(draft.lease.length()).unwrap_or(Duration::ZERO);
+        let until = draft.written + length.saturating_sub(margin(length));
+        if self.env.monotonic() >= until {
+            return Ok(Claim::Held(until));
+        }
+        let judged_changed = match judge::current(history) {
+            None => false,
+            Some(judged) => {
+                let again = self.tree.read_lease(&slot, judged.attempt).await?;
+                let version = again.map(|stored| Seen::new(judged.attempt, &stored).version);
+                version != Some(judged.version)
+            }
+        };
+        if look.superseded || judged_changed {
+            self.withdraw(&slot, &draft.lease).await?;
+            return Ok(Claim::Held(self.env.monotonic() + self.settings.lease));
+        }
+        let (payload, meta) = match format::decode_task(&task.bytes, key) {
+            Ok(task) => task,
+            Err(error) => {
+                self.set_aside(key, &slot, &task, &draft.lease, history, &error).await?;
+                return Ok(Claim::Gone);
+            }
+        };
+        if let Some(reason) = self.exhausted(&meta, history) {
+            let record = Record {
+                reason: Some(reason),
+                ..self.record_of(Outcome::Failed, payload, meta, &draft.lease, history).await?
+            };
+            self.commit_one(key, &record).await?;
+            self.clean_slot(key, &slot).await?;
+            return Ok(Claim::Gone);
+        }
+        let receipt =
+            Receipt::new(key.clone(), attempt, draft.lease.lease_id.clone().unwrap_or_default());
+        let delivery = Delivery {
+            key: key.clone(),
+            payload: payload.clone(),
+            attempt,
+            fence: fence(meta.attempts_before, attempt),
+            receipt: receipt.clone(),
+            lease: length,
+            meta: meta.clone(),
+        };
+        let holding =
+            Holding { lease: draft.lease.clone(), until, payload, meta, history: history.to_vec() };
+        let held = Arc::new(Held::new(slot, holding));
+        lock(&self.held).insert(receipt, held);
+        Ok(Claim::Won(Box::new(delivery)))
+    }
+
+    /// Takes a claim back that should not have been made.
+    async fn withdraw(&self, slot: &T::Slot, lease: &Lease) -> Result<()> {
+        let mut lease = lease.clone();
+        lease.state = Some(LeaseState::Withdrawn);
+        match self.tree.replace_lease(slot, lease.attempt, &format::encode_lease(&lease)).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            answer => answer,
+        }
+    }
+
+    /// Why a task must not be tried again, if so.
+    fn exhausted(&self, meta: &TaskMeta, history: &[Seen]) -> Option<String> {
+        let tally = judge::tally(history);
+        let max_attempts = meta.max_attempts.unwrap_or(self.settings.max_attempts);
+        if tally.failed >= max_attempts {
+            let last = history.iter().rev().find_map(|seen| seen.lease.as_ref()?.error.clone());
+            return Some(last.unwrap_or_else(|| format!("failed {} times", tally.failed)));
+        }
+        (tally.lost >= self.settings.max_lost).then(|| {
+            format!(
+                "{} workers took this task and went silent; it may be what kills them",
+                tally.lost
+            )
+        })
+    }
+
+    /// Promise: nothing unreadable is destroyed. The record holds the very bytes.
+    async fn set_aside(
+        &self,
+        key: &TaskKey,
+        slot: &T::Slot,
+        task: &Stored,
+        lease: &Lease,
+        history: &[Seen],
+        error: &Error,
+    ) -> Result<()> {
+        tracing::warn!(%key, %error, "task file cannot be read; set aside in failed/");
+        let empty = Payload::trusted("{}");
+        let mut record =
+            self.record_of(Outcome::Failed, empty, format::bare_meta(key), lease, history).await?;
+        record.payload = None;
+        record.damaged = Some(task.bytes.clone());
+        let name = layout::TASK;
+        record.reason = Some(format!("{name} could not be read: {error}"));
+        self.commit_one(key, &record).await?;
+        self.clean_slot(key, slot).await
+    }
+}
+
+pub(super) fn signed(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
+}

@@ -1,0 +1,377 @@
+//! A queue on a tree: opening it, what the verbs share, and where their calls run.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+use super::discover::{Discovery, Note};
+use super::hold::Held;
+use super::store_clock::StoreClock;
+use super::{
+    Answers, Capabilities, Detail, ListCursor, ListPage, Nack, PollRequest, Polled, Problem, Purge,
+    Purged, Pushed, Queue, Release, Stats, TaskView, Unlocked, WorkerRecord,
+};
+use crate::clock::{Env, lock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::{self, Shard};
+use crate::model::{Durability, Layout, NewTask, Outcome, Receipt, Settings, TaskId, TaskKey};
+use crate::store::{Created, EntryKind, Tree};
+use crate::{format, queue::OUTCOMES};
+
+/// How to open a queue.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Time and chance.
+    pub env: Env,
+    /// The name to claim under; by default made of host, process and a nonce.
+    pub worker_id: Option<String>,
+    /// Make the queue if there is none, with these settings.
+    pub create: Option<Settings>,
+}
+
+impl OpenOptions {
+    /// Opens a queue that must exist.
+    pub fn existing() -> Self {
+        Self::default()
+    }
+
+    /// Makes the queue if there is none.
+    pub fn create() -> Self {
+        Self { create: Some(Settings::default()), ..Self::default() }
+    }
+}
+
+/// A [`Queue`] on any [`Tree`]. Clones share everything.
+///
+/// Inside a tokio runtime, calls on a store that blocks are moved to the runtime's blocking threads,
+/// a whole batch at a time. Outside one they run on the caller's thread, so that a program without a
+/// runtime can simply block on them.
+pub struct TreeQueue<T: Tree> {
+    core: Arc<Core<T>>,
+}
+
+impl<T: Tree> Clone for TreeQueue<T> {
+    fn clone(&self) -> Self {
+        Self { core: Arc::clone(&self.core) }
+    }
+}
+
+/// What all verbs share.
+pub(super) struct Core<T: Tree> {
+    pub(super) tree: T,
+    pub(super) env: Env,
+    pub(super) settings: Settings,
+    pub(super) worker_id: String,
+    pub(super) host: String,
+    pub(super) pid: u32,
+    pub(super) clock: Mutex<StoreClock>,
+    pub(super) held: Mutex<HashMap<Receipt, Arc<Held<T>>>>,
+    pub(super) notes: Mutex<Vec<Note>>,
+    pub(super) discovery: tokio::sync::Mutex<Discovery<T::Cursor>>,
+}
+
+impl<T: Tree> TreeQueue<T> {
+    /// Opens the queue on `tree`, or makes it if the options say so.
+    pub async fn open(tree: T, options: OpenOptions) -> Result<Self> {
+        let settings = settle_settings(&tree, &options).await?;
+        let pid = std::process::id();
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let made_up = || format!("{host}-{pid}-{:08x}", options.env.next_u64() as u32);
+        let core = Core {
+            worker_id: options.worker_id.clone().unwrap_or_else(made_up),
+            discovery: tokio::sync::Mutex::new(Discovery::new(settings.layout)),
+            tree,
+            env: options.env,
+            settings,
+            host,
+            pid,
+            clock: Mutex::default(),
+            held: Mutex::default(),
+            notes: Mutex::default(),
+        };
+        Ok(Self { core: Arc::new(core) })
+    }
+
+    /// The tree.
+    pub fn tree(&self) -> &T {
+        &self.core.tree
+    }
+
+    /// Where a batch of calls runs; see [`TreeQueue`].
+    async fn run<R, F>(&self, verb: impl FnOnce(Arc<Core<T>>) -> F) -> R
+    where
+        R: Send + 'static,
+        F: Future<Output = R> + Send + 'static,
+    {
+        let work = verb(Arc::clone(&self.core));
+        let in_runtime = tokio::runtime::Handle::try_current().is_ok();
+        if !(self.core.tree.properties().blocking && in_runtime) {
+            return work.await;
+        }
+        match tokio::task::spawn_blocking(|| futures::executor::block_on(work)).await {
+            Ok(answer) => answer,
+            Err(stopped) => match stopped.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is shutting down, and with it whoever waits for this.
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+}
+
+/// The queue's settings: as recorded, as recognised, or newly made.
+async fn settle_settings<T: Tree>(tree: &T, options: &OpenOptions) -> Result<Settings> {
+    let address = &tree.properties().address;
+    if let Some(stored) = tree.read(layout::SETTINGS).await? {
+        return format::decode_settings(&stored.bytes).map_err(|e| e.context(address));
+    }
+    let root = tree.list(".", None, 64).await?.entries;
+    let pending = root.iter().any(|e| e.name == layout::PENDING && e.kind == EntryKind::Folder);
+    if pending {
+        let layout = recognise_layout(tree).await?;
+        return Ok(Settings { layout, ..Settings::default() });
+    }
+    let Some(wanted) = &options.create else {
+        return Err(Error::not_found(format!("there is no queue at '{address}'")));
+    };
+    wanted.check()?;
+    let stranger = root.iter().find(|e| !e.name.starts_with('.') && e.name != layout::TMP);
+    if let Some(stranger) = stranger {
+        return Err(Error::invalid(format!(
+            "'{address}' is no queue and is not empty (it holds '{}'); name a new or empty folder",
+            stranger.name
+        )));
+    }
+    let mut settings = wanted.clone();
+    settings.created_at = settings.created_at.or_else(|| Some(options.env.clock().wall()));
+    match tree.create(layout::SETTINGS, &format::encode_settings(&settings)).await? {
+        Created::New => Ok(settings),
+        // Somebody else was faster: their settings count.
+        Created::Exists => match tree.read(layout::SETTINGS).await? {
+            Some(stored) => format::decode_settings(&stored.bytes),
+            None => {
+                Err(Error::new(ErrorKind::Unavailable, format!("'{address}' is being removed")))
+            }
+        },
+    }
+}
+
+/// The layout of a tree that does not say: flat, as the seeds', unless what lies under `pending/` are
+/// shards with tasks in them.
+async fn recognise_layout<T: Tree>(tree: &T) -> Result<Layout> {
+    for entry in tree.list(layout::PENDING, None, 16).await?.entries {
+        if entry.kind != EntryKind::Folder || Shard::parse(&entry.name).is_none() {
+            return Ok(Layout::Flat);
+        }
+        let folder = format!("{}/{}", layout::PENDING, entry.name);
+        let inside = tree.list(&folder, None, 16).await?.entries;
+        if inside.iter().any(|e| e.name == layout::TASK) {
+            return Ok(Layout::Flat);
+        }
+        if inside.iter().any(|e| e.kind == EntryKind::Folder) {
+            return Ok(Layout::Sharded);
+        }
+    }
+    Ok(Layout::Flat)
+}
+
+impl<T: Tree> Core<T> {
+    /// What the store's clock shows, or a little less.
+    pub(super) async fn now(&self) -> Result<Timestamp> {
+        let known = {
+            let clock = lock(&self.clock);
+            let now = self.env.monotonic();
+            if clock.wants_sample(now) { None } else { clock.at(now) }
+        };
+        match known {
+            Some(now) => Ok(now),
+            None => {
+                let store = self.tree.now().await?;
+                lock(&self.clock).sample(store, self.env.monotonic());
+                Ok(store)
+            }
+        }
+    }
+
+    /// The same for those who only look, and may not be allowed to write.
+    pub(super) async fn now_for_onlookers(&self) -> Timestamp {
+        match self.now().await {
+            Ok(now) => now,
+            Err(_) => self.env.clock().wall(),
+        }
+    }
+
+    pub(super) fn durable(&self) -> bool {
+        self.settings.durability == Durability::Durable
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        self.settings.layout
+    }
+
+    pub(super) fn task_dir(&self, key: &TaskKey) -> String {
+        layout::task_dir(self.layout(), key)
+    }
+
+    pub(super) fn record_path(&self, outcome: Outcome, key: &TaskKey) -> String {
+        layout::record_path(self.layout(), outcome, key)
+    }
+
+    /// Where the record of a task is, if it has one: completed first.
+    pub(super) fn record_paths(&self, key: &TaskKey) -> [String; 2] {
+        OUTCOMES.map(|outcome| self.record_path(outcome, key))
+    }
+}
+
+fn alike<T>(count: usize, error: Error) -> Answers<T> {
+    (0..count).map(|_| Err(error.clone())).collect()
+}
+
+/// Limits what one call may ask for.
+const MAX_BATCH: usize = 10_000;
+
+fn oversized(count: usize) -> Option<Error> {
+    (count > MAX_BATCH).then(|| {
+        Error::invalid(format!("a batch of {count} is too large, the limit is {MAX_BATCH}"))
+    })
+}
+
+#[async_trait]
+impl<T: Tree> Queue for TreeQueue<T> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            provider: self.core.tree.properties().provider,
+            inspect: true,
+            operate: true,
+            release: true,
+            deduplicates: true,
+            pause: true,
+            max_delay: None,
+        }
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.core.settings
+    }
+
+    fn address(&self) -> &str {
+        &self.core.tree.properties().address
+    }
+
+    fn worker_id(&self) -> &str {
+        &self.core.worker_id
+    }
+
+    async fn push(&self, tasks: Vec<NewTask>) -> Answers<Pushed> {
+        if let Some(error) = oversized(tasks.len()) {
+            return alike(tasks.len(), error);
+        }
+        self.run(|core| async move { core.push(tasks).await }).await
+    }
+
+    async fn poll(&self, request: PollRequest) -> Result<Polled> {
+        if let Some(error) = oversized(request.max) {
+            return Err(error);
+        }
+        self.run(|core| async move { core.poll(&request).await }).await
+    }
+
+    async fn wait(&self, at_most: Duration) {
+        let core = &self.core;
+        let timeout = core.env.clock().sleep(at_most);
+        tokio::select! {
+            () = timeout => {}
+            () = core.tree.changed() => {}
+        }
+    }
+
+    async fn heartbeat(&self, receipts: Vec<Receipt>) -> Answers<Duration> {
+        self.run(|core| async move { core.heartbeat(receipts).await }).await
+    }
+
+    async fn ack(&self, receipts: Vec<Receipt>) -> Answers<()> {
+        if let Some(error) = oversized(receipts.len()) {
+            return alike(receipts.len(), error);
+        }
+        self.run(|core| async move { core.ack(receipts).await }).await
+    }
+
+    async fn nack(&self, nacks: Vec<Nack>) -> Answers<()> {
+        self.run(|core| async move { core.nack(nacks).await }).await
+    }
+
+    async fn fail(&self, failures: Vec<(Receipt, String)>) -> Answers<()> {
+        self.run(|core| async move { core.fail(failures).await }).await
+    }
+
+    async fn release(&self, releases: Vec<Release>) -> Answers<()> {
+        self.run(|core| async move { core.release(releases).await }).await
+    }
+
+    async fn cancel(&self, ids: Vec<TaskId>, reason: String) -> Answers<()> {
+        self.run(|core| async move { core.cancel(ids, reason).await }).await
+    }
+
+    async fn unlock(&self, ids: Vec<TaskId>) -> Answers<Unlocked> {
+        self.run(|core| async move { core.unlock(ids).await }).await
+    }
+
+    async fn retry(&self, ids: Vec<TaskId>) -> Answers<Pushed> {
+        self.run(|core| async move { core.retry(ids).await }).await
+    }
+
+    async fn pause(&self, reason: Option<String>) -> Result<()> {
+        self.run(|core| async move { core.pause(reason).await }).await
+    }
+
+    async fn resume(&self) -> Result<()> {
+        self.run(|core| async move { core.resume().await }).await
+    }
+
+    async fn purge(&self, purge: Purge) -> Result<Purged> {
+        self.run(|core| async move { core.purge(purge).await }).await
+    }
+
+    async fn peek(&self, max: usize) -> Result<Vec<TaskView>> {
+        self.run(|core| async move { core.peek(max).await }).await
+    }
+
+    async fn get(&self, id: TaskId) -> Result<Option<TaskView>> {
+        self.run(|core| async move { core.get(&id).await }).await
+    }
+
+    async fn list(&self, from: Option<ListCursor>) -> Result<ListPage> {
+        self.run(|core| async move { core.list(from).await }).await
+    }
+
+    async fn stats(&self, detail: Detail) -> Result<Stats> {
+        self.run(|core| async move { core.stats(detail).await }).await
+    }
+
+    async fn check(&self) -> Result<Vec<Problem>> {
+        self.run(|core| async move { core.check().await }).await
+    }
+
+    async fn put_worker(&self, record: WorkerRecord) -> Result<()> {
+        self.run(|core| async move { core.put_worker(&record).await }).await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerRecord>> {
+        self.run(|core| async move { core.workers().await }).await
+    }
+}
+
+impl<T: Tree> std::fmt::Debug for TreeQueue<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TreeQueue({})", self.core.tree.properties().address)
+    }
+}
+
+/// A delivery's fencing token.
+pub(super) fn fence(attempts_before: u32, attempt: u32) -> u64 {
+    u64::from(attempts_before) + u64::from(attempt)
+}

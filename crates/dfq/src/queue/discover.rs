@@ -1,0 +1,331 @@
+//! Finding tasks to claim without listing the whole queue.
+//!
+//! A *round* visits every shard once, in random order, a page at a time; it may span many polls. What
+//! a page holds is shuffled and kept until it has been tried, so that the listing of a large shard is
+//! paid for once and its tasks are claimed for the cost of a claim.
+//!
+//! What cannot be claimed yet (in backoff, or somebody else's) *rests*: it is remembered until it is
+//! worth another look, as 12 bytes. A shard of which everything rests is *quiet*: until the first of
+//! it wakes, it costs one `stat` a round, however much is in it.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::core::Core;
+use super::judge::Seen;
+use super::schedule::Schedule;
+use crate::clock::lock;
+use crate::error::Result;
+use crate::layout::{self, Shard};
+use crate::model::{Layout, TaskKey};
+use crate::store::{EntryKind, Page, Tree};
+
+/// Names taken from one listing at a time.
+const PAGE: usize = 1024;
+
+/// The most tasks remembered as resting: 36 MB at the worst.
+const MAX_RESTING: usize = 900_000;
+
+/// The most leases watched for a change at a time.
+const MAX_WATCHED: usize = 10_000;
+
+/// How often a task that somebody else has is looked at again: it may be given back early.
+const LIVE_RECHECK: Duration = Duration::from_secs(1);
+
+/// What this process knows about where tasks are. All times are monotonic.
+pub(super) struct Discovery<C> {
+    layout: Layout,
+    ready: Vec<TaskKey>,
+    route: Vec<Shard>,
+    partial: Option<Listing<C>>,
+    quiet: HashMap<Shard, Quiet>,
+    resting: HashMap<u64, Centis>,
+    watched: HashMap<u64, (u64, Duration)>,
+    /// The earliest time at which anything that was passed over is worth another look.
+    pub(super) soonest: Option<Duration>,
+    pub(super) schedule: Schedule,
+    root_stamp: Option<u64>,
+    pub(super) paused: bool,
+}
+
+/// A shard whose listing is under way.
+struct Listing<C> {
+    shard: Shard,
+    stamp: Option<u64>,
+    next: Option<C>,
+    /// When the first of what was passed over wakes; nothing once there was something to claim.
+    wakes: Option<Duration>,
+}
+
+#[derive(Clone, Copy)]
+struct Quiet {
+    stamp: u64,
+    until: Duration,
+}
+
+/// What other verbs learn about a task while a poll may be under way.
+pub(super) enum Note {
+    /// It is no more.
+    Gone(TaskKey),
+    /// It can be claimed.
+    Wakes(TaskKey),
+    /// It can be claimed from this monotonic time on.
+    Rests(TaskKey, Duration),
+}
+
+/// A monotonic time in hundredths of a second, rounded up.
+#[derive(Clone, Copy)]
+struct Centis(u32);
+
+impl From<Duration> for Centis {
+    fn from(time: Duration) -> Self {
+        Self(u32::try_from(time.as_millis().div_ceil(10)).unwrap_or(u32::MAX))
+    }
+}
+
+impl From<Centis> for Duration {
+    fn from(time: Centis) -> Self {
+        Self::from_millis(u64::from(time.0) * 10)
+    }
+}
+
+fn fingerprint(key: &TaskKey) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn earlier(a: Option<Duration>, b: Duration) -> Option<Duration> {
+    Some(a.map_or(b, |a| a.min(b)))
+}
+
+impl<C> Discovery<C> {
+    pub(super) fn new(layout: Layout) -> Self {
+        Self {
+            layout,
+            ready: Vec::new(),
+            route: Vec::new(),
+            partial: None,
+            quiet: HashMap::new(),
+            resting: HashMap::new(),
+            watched: HashMap::new(),
+            soonest: None,
+            schedule: Schedule::default(),
+            root_stamp: None,
+            paused: false,
+        }
+    }
+
+    /// A round is under way.
+    pub(super) fn in_round(&self) -> bool {
+        !self.ready.is_empty() || !self.route.is_empty() || self.partial.is_some()
+    }
+
+    /// Not to be tried before `until`.
+    pub(super) fn rest(&mut self, key: &TaskKey, until: Duration) {
+        if self.resting.len() >= MAX_RESTING {
+            // Rather look at all of them once more than grow without end.
+            self.resting.clear();
+            self.quiet.clear();
+        }
+        self.resting.insert(fingerprint(key), until.into());
+        self.soonest = earlier(self.soonest, until);
+    }
+
+    /// Somebody has it until about `until`.
+    pub(super) fn rest_while_held(&mut self, key: &TaskKey, until: Duration, now: Duration) {
+        self.rest(key, until.min(now + LIVE_RECHECK));
+    }
+
+    /// Is no more.
+    pub(super) fn forget(&mut self, key: &TaskKey) {
+        self.resting.remove(&fingerprint(key));
+        self.watched.remove(&fingerprint(key));
+    }
+
+    fn take_note(&mut self, note: Note) {
+        let (Note::Gone(key) | Note::Wakes(key) | Note::Rests(key, _)) = &note;
+        self.forget(key);
+        if let Note::Wakes(key) | Note::Rests(key, _) = &note {
+            // Its shard may be quiet for longer than that.
+            self.quiet.remove(&layout::shard(self.layout, key.id()));
+        }
+        if let Note::Rests(key, until) = &note {
+            self.rest(key, *until);
+        }
+    }
+
+    /// For how long this process has seen this very version of a lease file.
+    pub(super) fn watched_for(&mut self, key: &TaskKey, current: &Seen, now: Duration) -> Duration {
+        if self.watched.len() >= MAX_WATCHED {
+            self.watched.clear();
+        }
+        let seen = self.watched.entry(fingerprint(key)).or_insert((current.version, now));
+        if seen.0 != current.version {
+            *seen = (current.version, now);
+        }
+        now.saturating_sub(seen.1)
+    }
+
+    fn resting_until(&mut self, key: &TaskKey, now: Duration) -> Option<Duration> {
+        let fingerprint = fingerprint(key);
+        let until = Duration::from(*self.resting.get(&fingerprint)?);
+        if until > now {
+            return Some(until);
+        }
+        self.resting.remove(&fingerprint);
+        None
+    }
+}
+
+impl<T: Tree> Core<T> {
+    /// Leaves word for the next poll, without waiting for one under way.
+    pub(super) fn note(&self, note: Note) {
+        lock(&self.notes).push(note);
+    }
+
+    pub(super) fn take_notes(&self, found: &mut Discovery<T::Cursor>) {
+        for note in std::mem::take(&mut *lock(&self.notes)) {
+            found.take_note(note);
+        }
+    }
+
+    /// Forgets what rests if an operator has unlocked something, and notes whether the queue is
+    /// paused. Both change the root folder.
+    pub(super) async fn look_at_root(
+        &self,
+        found: &mut Discovery<T::Cursor>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let stamp = self.tree.stamp(".", now).await?;
+        if stamp.is_none() || stamp != found.root_stamp {
+            found.paused = self.tree.read(layout::PAUSED).await?.is_some();
+            let unlocked = self.tree.read(layout::UNLOCKED).await?;
+            let unlocked = unlocked.map(|stored| stored.modified.as_nanosecond() as u64);
+            if unlocked != found.schedule.unlocked {
+                found.schedule.unlocked = unlocked;
+                found.resting.clear();
+                found.quiet.clear();
+            }
+            found.root_stamp = stamp;
+        }
+        Ok(())
+    }
+
+    /// Starts a new round over all shards that there are.
+    pub(super) async fn begin_round(&self, found: &mut Discovery<T::Cursor>) -> Result<()> {
+        found.soonest = None;
+        found.partial = None;
+        found.route = match self.layout() {
+            Layout::Flat => layout::shards(Layout::Flat),
+            Layout::Sharded => {
+                let mut shards = Vec::new();
+                let mut cursor = None;
+                loop {
+                    let page = self.tree.list(layout::PENDING, cursor, PAGE).await?;
+                    for entry in page.entries {
+                        match (Shard::parse(&entry.name), entry.kind) {
+                            (Some(shard), EntryKind::Folder) => shards.push(shard),
+                            _ => tracing::warn!(name = entry.name, "not a shard in pending/"),
+                        }
+                    }
+                    cursor = page.next;
+                    if cursor.is_none() {
+                        break shards;
+                    }
+                }
+            }
+        };
+        self.env.shuffle(&mut found.route);
+        Ok(())
+    }
+
+    /// The next task worth trying in this round; `None` when the round is over.
+    pub(super) async fn next_candidate(
+        &self,
+        found: &mut Discovery<T::Cursor>,
+        store_now: Timestamp,
+    ) -> Result<Option<TaskKey>> {
+        loop {
+            let now = self.env.monotonic();
+            while let Some(key) = found.ready.pop() {
+                match found.resting_until(&key, now) {
+                    None => return Ok(Some(key)),
+                    Some(until) => found.soonest = earlier(found.soonest, until),
+                }
+            }
+            let mut listing = match found.partial.take() {
+                Some(listing) => listing,
+                None => match found.route.pop() {
+                    None => return Ok(None),
+                    Some(shard) => match self.visit(found, shard, store_now).await? {
+                        Some(listing) => listing,
+                        None => continue,
+                    },
+                },
+            };
+            let dir = layout::shard_dir(self.layout(), layout::PENDING, listing.shard);
+            let page = self.tree.list(&dir, listing.next.take(), PAGE).await?;
+            self.take_page(found, listing, page);
+        }
+    }
+
+    /// Starts on a shard, unless it is quiet.
+    async fn visit(
+        &self,
+        found: &mut Discovery<T::Cursor>,
+        shard: Shard,
+        store_now: Timestamp,
+    ) -> Result<Option<Listing<T::Cursor>>> {
+        let dir = layout::shard_dir(self.layout(), layout::PENDING, shard);
+        // Taken before the listing, so that what arrives during it changes the next one.
+        let stamp = self.tree.stamp(&dir, store_now).await?;
+        if let Some(quiet) = found.quiet.get(&shard).copied() {
+            if stamp == Some(quiet.stamp) && self.env.monotonic() < quiet.until {
+                if quiet.until != Duration::MAX {
+                    found.soonest = earlier(found.soonest, quiet.until);
+                }
+                return Ok(None);
+            }
+            found.quiet.remove(&shard);
+        }
+        let (next, wakes) = (None, Some(Duration::MAX));
+        Ok(Some(Listing { shard, stamp, next, wakes }))
+    }
+
+    fn take_page(
+        &self,
+        found: &mut Discovery<T::Cursor>,
+        mut listing: Listing<T::Cursor>,
+        page: Page<T::Cursor>,
+    ) {
+        let now = self.env.monotonic();
+        for entry in page.entries {
+            let key = layout::parse_task_dir(self.layout(), listing.shard, &entry.name);
+            let Some(key) = key.filter(|_| entry.kind == EntryKind::Folder) else {
+                tracing::warn!(name = entry.name, "not a task in pending/");
+                continue;
+            };
+            match found.resting_until(&key, now) {
+                Some(until) => {
+                    found.soonest = earlier(found.soonest, until);
+                    listing.wakes = listing.wakes.map(|wakes| wakes.min(until));
+                }
+                None => {
+                    listing.wakes = None;
+                    found.ready.push(key);
+                }
+            }
+        }
+        self.env.shuffle(&mut found.ready);
+        listing.next = page.next;
+        if listing.next.is_some() {
+            found.partial = Some(listing);
+        } else if let (Some(until), Some(stamp)) = (listing.wakes, listing.stamp) {
+            found.quiet.insert(listing.shard, Quiet { stamp, until });
+        }
+    }
+}

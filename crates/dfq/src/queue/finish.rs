@@ -1,0 +1,292 @@
+//! Letting go of a task: ack and fail by a terminal record, nack and release by a word in one's own
+//! lease.
+//!
+//! The record is the commit. It is created if absent and durable before the task's file goes; who
+//! finds one there already reads whose it is. Batches share the waiting for the disk.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio::sync::OwnedMutexGuard;
+
+use super::claim::signed;
+use super::core::Core;
+use super::discover::Note;
+use super::hold::{Held, Holding, Over, is_lost};
+use super::judge::{self, Seen};
+use super::{Answers, Nack, Release};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format;
+use crate::model::{Lease, LeaseState, Outcome, Payload, Receipt, Record, TaskKey, TaskMeta};
+use crate::store::{Created, Tree};
+
+/// The longest error text kept: the end of it, which is where the reason usually is.
+const MAX_ERROR_BYTES: usize = 16 * 1024;
+
+fn tail(text: String) -> String {
+    if text.len() <= MAX_ERROR_BYTES {
+        return text;
+    }
+    let from = (text.len() - MAX_ERROR_BYTES..text.len()).find(|at| text.is_char_boundary(*at));
+    format!("…{}", &text[from.unwrap_or(text.len())..])
+}
+
+/// A task about to be finished.
+struct Finishing<T: Tree> {
+    receipt: Receipt,
+    held: Arc<Held<T>>,
+    record: Record,
+    /// No heartbeat comes between.
+    _holding: OwnedMutexGuard<Holding>,
+}
+
+impl<T: Tree> Core<T> {
+    pub(super) async fn ack(&self, receipts: Vec<Receipt>) -> Answers<()> {
+        let ends = receipts.into_iter().map(|receipt| (receipt, Outcome::Completed, None));
+        self.finish(ends.collect()).await
+    }
+
+    pub(super) async fn fail(&self, failures: Vec<(Receipt, String)>) -> Answers<()> {
+        let ends =
+            failures.into_iter().map(|(receipt, why)| (receipt, Outcome::Failed, Some(tail(why))));
+        self.finish(ends.collect()).await
+    }
+
+    async fn finish(&self, mut ends: Vec<(Receipt, Outcome, Option<String>)>) -> Answers<()> {
+        // Each task is locked until it is done with. One order for all callers, and nothing twice:
+        // so nobody waits for himself, or for somebody who waits for him.
+        let asked: Vec<Receipt> = ends.iter().map(|(receipt, ..)| receipt.clone()).collect();
+        ends.sort_by(|a, b| a.0.cmp(&b.0));
+        ends.dedup_by(|a, b| a.0 == b.0);
+        let mut answers = HashMap::with_capacity(ends.len());
+        let mut batch = Vec::with_capacity(ends.len());
+        for (receipt, outcome, reason) in ends {
+            match self.prepare_end(&receipt, outcome, reason).await {
+                Ok(Some(finishing)) => batch.push(finishing),
+                Ok(None) => _ = answers.insert(receipt, Ok(())),
+                Err(error) => {
+                    _ = answers.insert(receipt.clone(), Err(self.give_up(&receipt, error)))
+                }
+            }
+        }
+        let file = |finishing: &Finishing<T>| {
+            let path = self.record_path(finishing.record.outcome, finishing.receipt.key());
+            (path, format::encode_record(&finishing.record))
+        };
+        let records: Vec<_> = batch.iter().map(file).collect();
+        let created = self.tree.commit(&records, self.durable()).await;
+        for (finishing, created) in batch.into_iter().zip(created) {
+            let answer = match created {
+                Ok(created) => self.conclude(&finishing, created).await,
+                Err(error) => Err(error),
+            };
+            let answer = answer.map_err(|error| self.give_up(&finishing.receipt, error));
+            answers.insert(finishing.receipt, answer);
+        }
+        let answer = |receipt| answers.get(receipt).cloned().unwrap_or(Ok(()));
+        asked.iter().map(answer).collect()
+    }
+
+    /// Makes the record, if the task is ours to finish. `None` if this receipt has finished it before.
+    async fn prepare_end(
+        &self,
+        receipt: &Receipt,
+        outcome: Outcome,
+        reason: Option<String>,
+    ) -> Result<Option<Finishing<T>>> {
+        let ours = async {
+            let held = self.held(receipt).await?;
+            let holding = Arc::clone(&held.holding).lock_owned().await;
+            self.check_owned(&holding, receipt)?;
+            self.check_unchallenged(&held, receipt).await?;
+            let Holding { lease, payload, meta, history, .. } = &*holding;
+            let mut lease = lease.clone();
+            if outcome == Outcome::Failed {
+                lease.state = Some(LeaseState::Failed);
+                lease.error.clone_from(&reason);
+            }
+            let record =
+                self.record_of(outcome, payload.clone(), meta.clone(), &lease, history).await?;
+            Ok::<_, Error>(Finishing {
+                receipt: receipt.clone(),
+                record: Record { reason, ..record },
+                held: Arc::clone(&held),
+                _holding: holding,
+            })
+        };
+        match ours.await {
+            Ok(finishing) => Ok(Some(finishing)),
+            Err(error) if is_lost(&error) => match self.over(receipt, "it is gone").await? {
+                // Called twice, or the answer to the first call was lost.
+                Over::ByUs(done) if done == outcome => {
+                    self.clean_finished(receipt.key()).await?;
+                    self.let_go(receipt);
+                    Ok(None)
+                }
+                _ => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn conclude(&self, finishing: &Finishing<T>, created: Created) -> Result<()> {
+        let Finishing { receipt, held, record, .. } = finishing;
+        if created == Created::Exists {
+            match self.over(receipt, "it is gone").await? {
+                Over::ByUs(done) if done == record.outcome => {}
+                Over::ByUs(_) => return Err(self.lost(receipt, "it is gone").await?),
+                Over::Lost(error) => {
+                    self.clean_finished(receipt.key()).await?;
+                    return Err(error);
+                }
+            }
+        }
+        let mut leases: Vec<u32> = record.attempts.iter().map(|attempt| attempt.attempt).collect();
+        leases.reverse();
+        // The task is done, durably. If its remains cannot be removed now, whoever meets them will.
+        if let Err(error) = self.tree.clean(&held.slot, true, &leases).await {
+            tracing::warn!(key = %receipt.key(), %error, "finished task not cleaned up yet");
+        }
+        self.let_go(receipt);
+        self.note(Note::Gone(receipt.key().clone()));
+        Ok(())
+    }
+
+    /// Forgets a task that an error says is not ours any more.
+    fn give_up(&self, receipt: &Receipt, error: Error) -> Error {
+        if is_lost(&error) {
+            self.let_go(receipt);
+        }
+        error
+    }
+
+    /// The record of a task that ends with this lease.
+    pub(super) async fn record_of(
+        &self,
+        outcome: Outcome,
+        payload: Payload,
+        meta: TaskMeta,
+        lease: &Lease,
+        history: &[Seen],
+    ) -> Result<Record> {
+        let mut attempts = judge::summaries(history);
+        attempts.push(judge::summary(lease));
+        Ok(Record {
+            outcome,
+            payload: Some(payload),
+            meta,
+            lease_id: lease.lease_id.clone(),
+            worker_id: Some(lease.worker_id.clone()),
+            finished_at: Some(self.now().await?),
+            reason: None,
+            cancelled: false,
+            damaged: None,
+            attempts,
+        })
+    }
+
+    /// Creates one record; that there is one already is fine.
+    pub(super) async fn commit_one(&self, key: &TaskKey, record: &Record) -> Result<Created> {
+        let file = (self.record_path(record.outcome, key), format::encode_record(record));
+        let mut answers = self.tree.commit(&[file], self.durable()).await;
+        answers.pop().unwrap_or(Ok(Created::Exists))
+    }
+
+    pub(super) async fn nack(&self, nacks: Vec<Nack>) -> Answers<()> {
+        let mut answers: Vec<Option<Result<()>>> = Vec::with_capacity(nacks.len());
+        let mut hopeless = Vec::new();
+        for (index, nack) in nacks.into_iter().enumerate() {
+            let receipt = nack.receipt.clone();
+            answers.push(match self.nack_one(nack).await {
+                Ok(None) => Some(Ok(())),
+                Ok(Some(error)) => {
+                    hopeless.push((index, receipt, error));
+                    None
+                }
+                Err(error) => Some(Err(self.give_up(&receipt, error))),
+            });
+        }
+        let (indices, failures): (Vec<_>, Vec<_>) =
+            hopeless.into_iter().map(|(index, receipt, error)| (index, (receipt, error))).unzip();
+        for (index, answer) in indices.into_iter().zip(self.fail(failures).await) {
+            answers[index] = Some(answer);
+        }
+        answers.into_iter().map(|answer| answer.unwrap_or(Ok(()))).collect()
+    }
+
+    /// Gives the task back for a later attempt, or answers the error if this was the last.
+    async fn nack_one(&self, nack: Nack) -> Result<Option<String>> {
+        let (receipt, error) = (&nack.receipt, tail(nack.error));
+        let held = self.held(receipt).await?;
+        let holding = held.holding.lock().await;
+        let failures = judge::tally(&holding.history).failed.saturating_add(1);
+        if failures >= holding.meta.max_attempts.unwrap_or(self.settings.max_attempts) {
+            return Ok(Some(error));
+        }
+        let backoff = || self.settings.backoff.wait(failures, self.env.fraction());
+        let wait = nack.delay.unwrap_or_else(backoff);
+        let not_before = self.now().await?.saturating_add(signed(wait)).unwrap_or(Timestamp::MAX);
+        let mut lease = holding.lease.clone();
+        lease.state = Some(LeaseState::Failed);
+        lease.error = Some(error);
+        lease.not_before = Some(not_before);
+        self.hand_back(&held, &holding, receipt, &lease).await?;
+        drop(holding);
+        self.let_go(receipt);
+        let due = self.env.monotonic().saturating_add(wait);
+        self.note(Note::Rests(receipt.key().clone(), due));
+        Ok(None)
+    }
+
+    pub(super) async fn release(&self, releases: Vec<Release>) -> Answers<()> {
+        let mut answers = Vec::with_capacity(releases.len());
+        for release in releases {
+            let receipt = release.receipt.clone();
+            let answer = self.release_one(release).await;
+            answers.push(answer.map_err(|error| self.give_up(&receipt, error)));
+        }
+        // Whoever waits for work can have it at once.
+        self.tree.ring().await;
+        answers
+    }
+
+    async fn release_one(&self, release: Release) -> Result<()> {
+        let receipt = &release.receipt;
+        let held = self.held(receipt).await?;
+        let holding = held.holding.lock().await;
+        let mut lease = holding.lease.clone();
+        lease.state = Some(LeaseState::Released);
+        lease.error = release.reason.map(tail);
+        if let Some(delay) = release.delay {
+            let until = self.now().await?.saturating_add(signed(delay));
+            lease.not_before = Some(until.unwrap_or(Timestamp::MAX));
+        }
+        self.hand_back(&held, &holding, receipt, &lease).await?;
+        drop(holding);
+        self.let_go(receipt);
+        self.note(Note::Wakes(receipt.key().clone()));
+        Ok(())
+    }
+
+    async fn hand_back(
+        &self,
+        held: &Held<T>,
+        holding: &Holding,
+        receipt: &Receipt,
+        lease: &Lease,
+    ) -> Result<()> {
+        self.check_owned(holding, receipt)?;
+        self.check_unchallenged(held, receipt).await?;
+        self.write_own(held, receipt, lease).await
+    }
+
+    /// The error of an operation on a task that has finished.
+    pub(super) fn already_over(&self, key: &TaskKey, outcome: Outcome) -> Error {
+        let how = match outcome {
+            Outcome::Completed => "completed",
+            Outcome::Failed => "failed",
+        };
+        Error::new(ErrorKind::AlreadyCompleted, format!("task '{key}' has {how} already"))
+    }
+}

@@ -1,0 +1,242 @@
+//! Holding a task: from the claim until it is given up, finished or lost.
+//!
+//! An owner writes only while it owns, by its own monotonic clock, counted from *before* the write
+//! that gave it the lease, less a margin. A renewal counts only if it came back while the old lease
+//! still held: otherwise somebody may have taken over before it was written. Whoever lost a task is
+//! told so at once and does not write again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::Answers;
+use super::claim::{margin, signed};
+use super::core::Core;
+use super::judge::Seen;
+use crate::clock::lock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format;
+use crate::model::{Lease, LeaseState, Outcome, Payload, Receipt, TaskMeta};
+use crate::store::Tree;
+
+/// A task that this process holds.
+pub(super) struct Held<T: Tree> {
+    pub(super) slot: T::Slot,
+    /// Locked while a verb is at it: a heartbeat in flight is settled before an ack begins.
+    pub(super) holding: Arc<tokio::sync::Mutex<Holding>>,
+}
+
+/// What is known of it.
+pub(super) struct Holding {
+    pub(super) lease: Lease,
+    /// Until when it is ours, on this process's monotonic clock, margin taken off.
+    pub(super) until: Duration,
+    pub(super) payload: Payload,
+    pub(super) meta: TaskMeta,
+    /// The attempts before this one.
+    pub(super) history: Vec<Seen>,
+}
+
+impl<T: Tree> Held<T> {
+    pub(super) fn new(slot: T::Slot, holding: Holding) -> Self {
+        Self { slot, holding: Arc::new(tokio::sync::Mutex::new(holding)) }
+    }
+}
+
+/// A receipt whose task is over.
+pub(super) enum Over {
+    /// By this very claim: the same verb was called twice, or its answer was lost.
+    ByUs(Outcome),
+    /// Otherwise.
+    Lost(Error),
+}
+
+impl<T: Tree> Core<T> {
+    pub(super) async fn heartbeat(&self, receipts: Vec<Receipt>) -> Answers<Duration> {
+        let mut answers = Vec::with_capacity(receipts.len());
+        for receipt in receipts {
+            let answer = self.renew(&receipt).await;
+            if answer.as_ref().is_err_and(is_lost) {
+                self.let_go(&receipt);
+            }
+            answers.push(answer);
+        }
+        answers
+    }
+
+    async fn renew(&self, receipt: &Receipt) -> Result<Duration> {
+        let held = self.held(receipt).await?;
+        let mut holding = held.holding.lock().await;
+        self.check_owned(&holding, receipt)?;
+        let before = self.env.monotonic();
+        match self.tree.read_lease(&held.slot, receipt.attempt).await? {
+            Some(stored) if is_ours(&stored.bytes, receipt) => {}
+            _ => return Err(self.lost(receipt, "its lease was taken away").await?),
+        }
+        self.check_unchallenged(&held, receipt).await?;
+        let length = Duration::try_from(holding.lease.length()).unwrap_or(Duration::ZERO);
+        let now = self.now().await?;
+        let mut lease = holding.lease.clone();
+        lease.heartbeat_at = now;
+        lease.expires_at = now.saturating_add(signed(length)).unwrap_or(Timestamp::MAX);
+        self.write_own(&held, receipt, &lease).await?;
+        let old_end = holding.until + margin(length);
+        let after = self.env.monotonic();
+        if after >= old_end {
+            return Err(ran_out(receipt));
+        }
+        holding.lease = lease;
+        holding.until = before + length.saturating_sub(margin(length));
+        Ok(holding.until.saturating_sub(after))
+    }
+
+    /// The task of a receipt: one that this process claimed, or one that another process claimed and
+    /// handed us the receipt of.
+    pub(super) async fn held(&self, receipt: &Receipt) -> Result<Arc<Held<T>>> {
+        let known = lock(&self.held).get(receipt).cloned();
+        match known {
+            Some(held) => Ok(held),
+            None => self.adopt(receipt).await,
+        }
+    }
+
+    async fn adopt(&self, receipt: &Receipt) -> Result<Arc<Held<T>>> {
+        let key = receipt.key();
+        let Some(slot) = self.tree.open(&self.task_dir(key)).await? else {
+            return Err(self.lost(receipt, "it is gone").await?);
+        };
+        let before = self.env.monotonic();
+        let now = self.tree.now().await?;
+        let history = self.history(&slot).await?;
+        let own = history.iter().position(|seen| seen.attempt == receipt.attempt);
+        let own = own.filter(|at| {
+            let lease = history[*at].lease.as_ref();
+            lease.and_then(|lease| lease.lease_id.as_deref()) == Some(&*receipt.lease_id)
+        });
+        let Some(own) = own else {
+            return Err(self.lost(receipt, "the receipt is not of its current lease").await?);
+        };
+        let Some(lease) = history[own].lease.clone().filter(|lease| lease.state.is_none()) else {
+            return Err(Error::claim_lost(format!("task '{key}' was given back already")));
+        };
+        let look = self.tree.look(&slot, receipt.attempt, &self.record_paths(key)).await?;
+        let Some(task) = look.task.filter(|_| !look.finished) else {
+            return Err(self.lost(receipt, "it is gone").await?);
+        };
+        let (payload, meta) = format::decode_task(&task.bytes, key)?;
+        let length = Duration::try_from(lease.length()).unwrap_or(Duration::ZERO);
+        // The store's clock showed `now` no earlier than `before`, so this errs on the short side.
+        let left = history[own].runs_out(self.settings.lease).duration_since(now);
+        let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
+        let holding = Holding {
+            lease,
+            until: (before + left).saturating_sub(margin(length)),
+            payload,
+            meta,
+            history: history[..own].to_vec(),
+        };
+        let held = Arc::new(Held::new(slot, holding));
+        let mut all = lock(&self.held);
+        Ok(Arc::clone(all.entry(receipt.clone()).or_insert(held)))
+    }
+
+    /// Ours by the clock.
+    pub(super) fn check_owned(&self, holding: &Holding, receipt: &Receipt) -> Result<()> {
+        if self.env.monotonic() >= holding.until {
+            return Err(ran_out(receipt));
+        }
+        Ok(())
+    }
+
+    /// Ours by the tree: the task is there, and nobody has claimed it after us.
+    pub(super) async fn check_unchallenged(&self, held: &Held<T>, receipt: &Receipt) -> Result<()> {
+        let probe = self.tree.probe(&held.slot, receipt.attempt).await?;
+        if !probe.task {
+            return Err(self.lost(receipt, "it is gone").await?);
+        }
+        if !probe.superseded {
+            return Ok(());
+        }
+        let later = self.history(&held.slot).await?.into_iter();
+        let challenger = later
+            .filter(|seen| seen.attempt > receipt.attempt)
+            .find(|seen| seen.state() != Some(LeaseState::Withdrawn));
+        match challenger {
+            None => Ok(()),
+            Some(seen) => {
+                let message =
+                    format!("task '{}' was taken over by {}", receipt.key(), seen.worker_id());
+                Err(Error::claim_lost(message))
+            }
+        }
+    }
+
+    /// Writes one's own lease file.
+    pub(super) async fn write_own(
+        &self,
+        held: &Held<T>,
+        receipt: &Receipt,
+        lease: &Lease,
+    ) -> Result<()> {
+        let bytes = format::encode_lease(lease);
+        match self.tree.replace_lease(&held.slot, receipt.attempt, &bytes).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(self.lost(receipt, "it is gone").await?)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Forgets a task that is no longer ours.
+    pub(super) fn let_go(&self, receipt: &Receipt) {
+        lock(&self.held).remove(receipt);
+    }
+
+    /// How the task of a receipt ended.
+    pub(super) async fn over(&self, receipt: &Receipt, otherwise: &str) -> Result<Over> {
+        let key = receipt.key();
+        let Some(record) = self.record(key).await? else {
+            return Ok(Over::Lost(Error::claim_lost(format!(
+                "task '{key}' is not ours: {otherwise}"
+            ))));
+        };
+        if record.lease_id.as_deref() == Some(&*receipt.lease_id) {
+            return Ok(Over::ByUs(record.outcome));
+        }
+        let by = record.worker_id.as_deref().unwrap_or("somebody else");
+        let how = match (record.outcome, record.cancelled) {
+            (Outcome::Completed, _) => "completed",
+            (Outcome::Failed, true) => "cancelled",
+            (Outcome::Failed, false) => "given up",
+        };
+        let message = format!("task '{key}' was {how} by {by} already");
+        Ok(Over::Lost(Error::new(ErrorKind::AlreadyCompleted, message)))
+    }
+
+    /// The error to give for a task that is over or gone.
+    pub(super) async fn lost(&self, receipt: &Receipt, otherwise: &str) -> Result<Error> {
+        Ok(match self.over(receipt, otherwise).await? {
+            Over::Lost(error) => error,
+            Over::ByUs(_) => Error::new(
+                ErrorKind::AlreadyCompleted,
+                format!("task '{}' was finished with this receipt already", receipt.key()),
+            ),
+        })
+    }
+}
+
+fn ran_out(receipt: &Receipt) -> Error {
+    Error::claim_lost(format!("the lease of task '{}' ran out", receipt.key()))
+}
+
+fn is_ours(bytes: &[u8], receipt: &Receipt) -> bool {
+    let lease = format::decode_lease(bytes, receipt.attempt);
+    lease.is_some_and(|lease| {
+        lease.lease_id.as_deref() == Some(&*receipt.lease_id) && lease.state.is_none()
+    })
+}
+
+pub(super) fn is_lost(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::ClaimLost | ErrorKind::AlreadyCompleted)
+}

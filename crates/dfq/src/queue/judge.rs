@@ -1,0 +1,170 @@
+//! Decisions about leases: pure functions of what was read. No clock, no store, no chance.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::format;
+use crate::model::{AttemptSummary, Lease, LeaseState};
+use crate::store::Stored;
+
+/// A lease file as it was found.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) attempt: u32,
+    /// Nothing if the file is empty, cut short or garbage: a writer that stalled or died.
+    pub(super) lease: Option<Lease>,
+    pub(super) modified: Timestamp,
+    /// Tells this version of the file from any other: content and time.
+    pub(super) version: u64,
+}
+
+impl Seen {
+    pub(super) fn new(attempt: u32, stored: &Stored) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (&stored.bytes, stored.modified.as_nanosecond()).hash(&mut hasher);
+        Self {
+            attempt,
+            lease: format::decode_lease(&stored.bytes, attempt),
+            modified: stored.modified,
+            version: hasher.finish(),
+        }
+    }
+
+    pub(super) fn state(&self) -> Option<LeaseState> {
+        self.lease.as_ref().and_then(|lease| lease.state)
+    }
+
+    fn withdrawn(&self) -> bool {
+        self.state() == Some(LeaseState::Withdrawn)
+    }
+
+    /// For how long the file must stay unchanged before its owner is taken for dead.
+    pub(super) fn length(&self, queue_lease: Duration) -> SignedDuration {
+        let default = SignedDuration::try_from(queue_lease).unwrap_or(SignedDuration::MAX);
+        self.lease.as_ref().map_or(default, Lease::length)
+    }
+
+    pub(super) fn worker_id(&self) -> &str {
+        self.lease.as_ref().map_or("(unreadable lease)", |lease| &lease.worker_id)
+    }
+
+    /// When it runs out on the store's clock, unless renewed: both its own word and the file's age
+    /// must agree. A word that is a day off from the file's age is not believed.
+    pub(super) fn runs_out(&self, queue_lease: Duration) -> Timestamp {
+        let by_age =
+            self.modified.saturating_add(self.length(queue_lease)).unwrap_or(Timestamp::MAX);
+        let believable =
+            by_age.saturating_add(SignedDuration::from_hours(24)).unwrap_or(Timestamp::MAX);
+        match &self.lease {
+            Some(lease) if lease.expires_at <= believable => by_age.max(lease.expires_at),
+            _ => by_age,
+        }
+    }
+}
+
+/// The lease that counts: the highest that was not withdrawn.
+pub(super) fn current(history: &[Seen]) -> Option<&Seen> {
+    history.iter().rev().find(|seen| !seen.withdrawn())
+}
+
+/// What a worker may do with a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Create the next attempt.
+    Free,
+    /// Its owner went silent: create the next attempt.
+    Stale,
+    /// Somebody has it; look again when it runs out, on the store's clock.
+    Held(Timestamp),
+    /// Nobody may have it before this time on the store's clock.
+    Backoff(Timestamp),
+}
+
+/// What the judge knows of time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    /// The store's clock, or a little less.
+    pub(super) store: Timestamp,
+    /// Times written in the last lease's length can be compared with it.
+    pub(super) steady: bool,
+    /// For how long this process has watched the current lease file without seeing it change.
+    pub(super) watched: Duration,
+}
+
+/// Judges a task by all its lease files, ascending.
+pub(super) fn judge(history: &[Seen], now: Now, queue_lease: Duration) -> Verdict {
+    let Some(current) = current(history) else { return Verdict::Free };
+    if let (Some(LeaseState::Failed | LeaseState::Released), Some(lease)) =
+        (current.state(), &current.lease)
+    {
+        return match lease.not_before {
+            Some(until) if until > now.store => Verdict::Backoff(until),
+            _ => Verdict::Free,
+        };
+    }
+    let runs_out = current.runs_out(queue_lease);
+    // An owner renews within its lease's length or has lost it; nobody needs a clock to know that
+    // who merely watches for so long.
+    let watched = SignedDuration::try_from(now.watched).unwrap_or(SignedDuration::MAX);
+    let unchanged = watched > current.length(queue_lease);
+    if (now.steady && runs_out <= now.store) || unchanged {
+        Verdict::Stale
+    } else {
+        Verdict::Held(runs_out)
+    }
+}
+
+/// How attempts so far count against a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// The handler failed.
+    pub(super) failed: u32,
+    /// The lease ran out.
+    pub(super) lost: u32,
+}
+
+/// Counts attempts, all of which are over.
+pub(super) fn tally(history: &[Seen]) -> Tally {
+    let mut tally = Tally::default();
+    for seen in history {
+        match seen.state() {
+            Some(LeaseState::Failed) => tally.failed += 1,
+            Some(LeaseState::Released | LeaseState::Withdrawn) => {}
+            None => tally.lost += 1,
+        }
+    }
+    tally
+}
+
+/// Attempts as records and views tell them.
+pub(super) fn summaries(history: &[Seen]) -> Vec<AttemptSummary> {
+    let summary = |seen: &Seen| match &seen.lease {
+        Some(lease) => summary(lease),
+        None => AttemptSummary {
+            attempt: seen.attempt,
+            worker_id: seen.worker_id().to_owned(),
+            created_at: seen.modified,
+            heartbeat_at: seen.modified,
+            state: None,
+            error: Some("the lease file could not be read".to_owned()),
+        },
+    };
+    history.iter().map(summary).collect()
+}
+
+/// One attempt as records and views tell it.
+pub(super) fn summary(lease: &Lease) -> AttemptSummary {
+    AttemptSummary {
+        attempt: lease.attempt,
+        worker_id: lease.worker_id.clone(),
+        created_at: lease.created_at,
+        heartbeat_at: lease.heartbeat_at,
+        state: lease.state,
+        error: lease.error.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+use jiff::Timestamp;
+
+use super::*;
+
+const LEASE: Duration = Duration::from_secs(600);
+
+fn at(secs: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + secs).unwrap()
+}
+
+fn seen(attempt: u32, state: Option<LeaseState>, heartbeat: i64, length: i64) -> Seen {
+    let lease = Lease {
+        worker_id: "w".into(),
+        lease_id: Some("n".into()),
+        attempt,
+        created_at: at(heartbeat),
+        heartbeat_at: at(heartbeat),
+        expires_at: at(heartbeat + length),
+        host: None,
+        pid: None,
+        state,
+        error: None,
+        not_before: None,
+    };
+    let stored = Stored { bytes: format::encode_lease(&lease), modified: at(heartbeat) };
+    Seen::new(attempt, &stored)
+}
+
+fn now(secs: i64) -> Now {
+    Now { store: at(secs), steady: true, watched: Duration::ZERO }
+}
+
+fn verdict(history: &[Seen], secs: i64) -> Verdict {
+    judge(history, now(secs), LEASE)
+}
+
+#[test]
+fn a_task_that_nobody_claimed_is_free() {
+    assert_eq!(verdict(&[], 0), Verdict::Free);
+}
+
+#[test]
+fn a_lease_holds_until_both_its_word_and_its_files_age_say_it_ran_out() {
+    let lease = [seen(1, None, 0, 100)];
+    assert_eq!(verdict(&lease, 99), Verdict::Held(at(100)));
+    assert_eq!(verdict(&lease, 100), Verdict::Stale);
+    // Its word says it ran out, but the file was touched since: a writer with a slow clock.
+    let mut touched = lease.clone();
+    touched[0].modified = at(50);
+    assert_eq!(verdict(&touched, 149), Verdict::Held(at(150)));
+    // The file is old, but its word says otherwise: a writer with a fast clock.
+    let mut fast = lease;
+    fast[0].modified = at(-50);
+    assert_eq!(verdict(&fast, 99), Verdict::Held(at(100)));
+}
+
+#[test]
+fn a_word_from_far_in_the_future_is_not_believed() {
+    let mut lease = seen(1, None, 1_000_000_000, 100);
+    lease.modified = at(0);
+    assert_eq!(verdict(&[lease.clone()], 99), Verdict::Held(at(100)));
+    assert_eq!(verdict(&[lease], 100), Verdict::Stale);
+    let mut endless = seen(1, None, 0, 1_000_000_000);
+    endless.modified = at(0);
+    assert_eq!(verdict(&[endless], 24 * 3600), Verdict::Stale);
+}
+
+#[test]
+fn an_unreadable_lease_is_judged_by_its_age_and_the_queues_lease() {
+    let empty = Seen::new(1, &Stored { bytes: Vec::new(), modified: at(0) });
+    assert_eq!(verdict(&[empty.clone()], 599), Verdict::Held(at(600)));
+    assert_eq!(verdict(&[empty], 600), Verdict::Stale);
+}
+
+#[test]
+fn withdrawn_leases_are_transparent() {
+    let withdrawn = seen(2, Some(LeaseState::Withdrawn), 90, 100);
+    assert_eq!(verdict(std::slice::from_ref(&withdrawn), 91), Verdict::Free);
+    let live = seen(1, None, 0, 100);
+    assert_eq!(verdict(&[live.clone(), withdrawn.clone()], 99), Verdict::Held(at(100)));
+    assert_eq!(verdict(&[live, withdrawn], 100), Verdict::Stale);
+}
+
+#[test]
+fn a_task_in_backoff_waits() {
+    let mut failed = seen(1, Some(LeaseState::Failed), 0, 100);
+    failed.lease.as_mut().unwrap().not_before = Some(at(30));
+    assert_eq!(verdict(&[failed.clone()], 29), Verdict::Backoff(at(30)));
+    assert_eq!(verdict(&[failed], 30), Verdict::Free);
+    assert_eq!(verdict(&[seen(1, Some(LeaseState::Released), 0, 100)], 1), Verdict::Free);
+}
+
+#[test]
+fn after_a_clock_jump_only_watching_tells() {
+    let lease = [seen(1, None, 0, 100)];
+    let jumped =
+        |watched| Now { store: at(3600), steady: false, watched: Duration::from_secs(watched) };
+    assert_eq!(judge(&lease, jumped(100), LEASE), Verdict::Held(at(100)));
+    assert_eq!(judge(&lease, jumped(101), LEASE), Verdict::Stale);
+    // The other way: the clock went back, and the file seems to come from the future.
+    let behind = Now { store: at(-3600), ..jumped(101) };
+    assert_eq!(judge(&lease, behind, LEASE), Verdict::Stale);
+}
+
+#[test]
+fn versions_differ_by_content_and_by_time() {
+    let a = seen(1, None, 0, 100);
+    let mut touched =
+        Stored { bytes: format::encode_lease(a.lease.as_ref().unwrap()), modified: at(0) };
+    assert_eq!(Seen::new(1, &touched).version, a.version);
+    touched.modified = at(1);
+    assert_ne!(Seen::new(1, &touched).version, a.version);
+}
+
+#[test]
+fn only_failures_and_lost_leases_count() {
+    let history = [
+        seen(1, Some(LeaseState::Failed), 0, 100),
+        seen(2, None, 0, 100),
+        seen(3, Some(LeaseState::Released), 0, 100),
+        seen(4, Some(LeaseState::Withdrawn), 0, 100),
+        seen(5, Some(LeaseState::Failed), 0, 100),
+    ];
+    assert_eq!(tally(&history), Tally { failed: 2, lost: 1 });
+}

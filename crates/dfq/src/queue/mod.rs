@@ -1,0 +1,122 @@
+//! The queue: one contract, and the protocol that keeps it on any [`Tree`](crate::store::Tree).
+//!
+//! # The protocol in one page
+//!
+//! Everything rests on create-if-absent. Files, in the order in which they are written in a task's
+//! life, who wins when several want to write one, and what a crash after it leaves:
+//!
+//! | file | written by | race | crash after it |
+//! | --- | --- | --- | --- |
+//! | `pending/…/task.json` | push, whole | first wins, others are told *pending* | a task to be done |
+//! | `lease.json`, `lease.<n>.json` | claim, takeover, unlock | first wins attempt *n* | runs out, then attempt *n*+1 |
+//! | the same, replaced | its owner only, while it owns | nobody else writes it | as above |
+//! | `completed/…`, `failed/…` | ack, fail, cancel | first wins, others read who | the task is done; whoever meets the rest removes it |
+//! | *removed*: `task.json` | whoever saw the record | any number may | leases without a task: garbage |
+//! | *removed*: leases, folder | likewise | any number may | nothing |
+//!
+//! Rules that no path may break: a lease of a live task is never deleted; a terminal record is
+//! durable before its `task.json` goes; leases go only after `task.json` has gone; a name is used
+//! once (a later life of an id has names of its own); an owner writes only while its own clock says
+//! that it owns; whoever creates a lease looks *afterwards* whether the task still needs doing.
+//!
+//! [`judge`] holds the pure decisions, [`store_clock`] the time they are made by, [`discover`] finds
+//! candidates without listing everything, [`claim`], [`hold`], [`finish`], [`push`], [`schedule`] and
+//! [`operate`] are the verbs.
+
+mod claim;
+mod core;
+mod discover;
+mod finish;
+mod hold;
+mod inspect;
+mod judge;
+mod operate;
+mod push;
+mod schedule;
+mod store_clock;
+mod types;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub use self::core::{OpenOptions, TreeQueue};
+pub use types::{
+    Capabilities, Delivery, Detail, Idle, ListCursor, ListPage, Nack, PendingStates, PollRequest,
+    Polled, Problem, Purge, Purged, Pushed, Release, Stats, TaskState, TaskView, Unlocked,
+    WorkerRecord,
+};
+
+use crate::error::Result;
+use crate::model::{NewTask, Outcome, Receipt, Settings, TaskId};
+
+/// One answer for each thing asked, in the same order.
+pub type Answers<T> = Vec<Result<T>>;
+
+/// A work queue. Every provider keeps this contract; what one cannot do it declares in
+/// [`Capabilities`] and answers with [`Unsupported`](crate::ErrorKind::Unsupported).
+///
+/// Calls take batches, because on every provider a batch is cheaper than its parts. The outer error
+/// means that nothing was done; inner errors speak of single tasks.
+#[async_trait]
+pub trait Queue: Send + Sync {
+    /// What this provider can do.
+    fn capabilities(&self) -> Capabilities;
+    /// The queue's settings.
+    fn settings(&self) -> &Settings;
+    /// Where the queue is.
+    fn address(&self) -> &str;
+    /// The name under which this handle claims.
+    fn worker_id(&self) -> &str;
+
+    /// Adds tasks. When this returns they are durable.
+    async fn push(&self, tasks: Vec<NewTask>) -> Answers<Pushed>;
+    /// Claims up to `request.max` tasks, without waiting for any to appear.
+    async fn poll(&self, request: PollRequest) -> Result<Polled>;
+    /// Returns once it may be worth polling again: something changed, or `at_most` has passed.
+    async fn wait(&self, at_most: Duration);
+    /// Renews leases; answers for how long each holds from now. An error of the kind `ClaimLost` or
+    /// `AlreadyCompleted` means: stop working on it.
+    async fn heartbeat(&self, receipts: Vec<Receipt>) -> Answers<Duration>;
+    /// Done. When this returns, it is durable.
+    async fn ack(&self, receipts: Vec<Receipt>) -> Answers<()>;
+    /// The handler failed: try again after a backoff, or give up if that was once too often.
+    async fn nack(&self, nacks: Vec<Nack>) -> Answers<()>;
+    /// Hopeless: give up at once, for this reason.
+    async fn fail(&self, failures: Vec<(Receipt, String)>) -> Answers<()>;
+    /// Gives tasks back without holding it against them.
+    async fn release(&self, releases: Vec<Release>) -> Answers<()>;
+
+    /// Ends tasks that are not finished, whoever has them; they go to the failed ones.
+    async fn cancel(&self, ids: Vec<TaskId>, reason: String) -> Answers<()>;
+    /// Takes tasks away from whoever has them, and out of their backoff, so that they can be claimed
+    /// at once. The previous owner finds out at its next heartbeat and may work until then.
+    async fn unlock(&self, ids: Vec<TaskId>) -> Answers<Unlocked>;
+    /// Starts failed tasks again, as a new life with all their attempts.
+    async fn retry(&self, ids: Vec<TaskId>) -> Answers<Pushed>;
+    /// Makes polls answer nothing until [`Queue::resume`].
+    async fn pause(&self, reason: Option<String>) -> Result<()>;
+    /// Undoes [`Queue::pause`].
+    async fn resume(&self) -> Result<()>;
+    /// Removes finished records that are old enough.
+    async fn purge(&self, purge: Purge) -> Result<Purged>;
+
+    /// Shows up to `max` tasks that could be claimed now, and claims none.
+    async fn peek(&self, max: usize) -> Result<Vec<TaskView>>;
+    /// Shows one task in whatever state it is.
+    async fn get(&self, id: TaskId) -> Result<Option<TaskView>>;
+    /// Shows tasks, part by part.
+    async fn list(&self, from: Option<ListCursor>) -> Result<ListPage>;
+    /// Counts tasks.
+    async fn stats(&self, detail: Detail) -> Result<Stats>;
+    /// Looks for everything in the tree that should not be there. Changes nothing.
+    async fn check(&self) -> Result<Vec<Problem>>;
+
+    /// Writes this worker's own record, for others to see.
+    async fn put_worker(&self, record: WorkerRecord) -> Result<()>;
+    /// Who has been seen.
+    async fn workers(&self) -> Result<Vec<WorkerRecord>>;
+}
+
+/// The outcome folders, completed first because it beats failed.
+pub(crate) const OUTCOMES: [Outcome; 2] = [Outcome::Completed, Outcome::Failed];

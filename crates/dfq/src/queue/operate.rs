@@ -1,0 +1,354 @@
+//! What operators do: cancel, unlock, pause, resume, purge. Each only adds; none deletes what somebody
+//! may still be working on.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::claim::signed;
+use super::core::Core;
+use super::discover::Note;
+use super::judge;
+use super::{Answers, OUTCOMES, Purge, Purged, Unlocked, WorkerRecord};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format;
+use crate::layout::{self, Due};
+use crate::model::{Generation, Lease, LeaseState, Outcome, Record, TaskId, TaskKey};
+use crate::store::{Created, Entry, EntryKind, Tree};
+
+/// A record younger than this may still be needed by a worker that stalled, whatever its lease.
+const MIN_PURGE_AGE: Duration = Duration::from_secs(3600);
+
+/// Half-made files older than this have nobody who will finish them.
+const LEFTOVER_AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// A worker that has been silent for so long is of interest to nobody.
+const SILENT_WORKER_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+#[derive(Serialize)]
+struct Mark<'a> {
+    by: &'a str,
+    at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl<T: Tree> Core<T> {
+    pub(super) async fn cancel(&self, ids: Vec<TaskId>, reason: String) -> Answers<()> {
+        let mut answers = Vec::with_capacity(ids.len());
+        for id in ids {
+            answers.push(self.cancel_one(&id, &reason).await);
+        }
+        answers
+    }
+
+    async fn cancel_one(&self, id: &TaskId, reason: &str) -> Result<()> {
+        let last = self.last_life(id).await?;
+        let key = TaskKey::new(id.clone(), last.map_or(1, |last| last + 1));
+        if let Some(cancelled) = self.cancel_at(&key, &self.task_dir(&key), reason).await? {
+            return cancelled;
+        }
+        for due in self.due_folders().await? {
+            let dir = layout::scheduled_dir(due, &key);
+            if let Some(cancelled) = self.cancel_at(&key, &dir, reason).await? {
+                return cancelled;
+            }
+        }
+        match last {
+            None => Err(Error::not_found(format!("there is no task '{id}'"))),
+            Some(last) => {
+                let finished = TaskKey::new(id.clone(), last);
+                let outcome = self.outcome(&finished).await?.unwrap_or(Outcome::Completed);
+                Err(self.already_over(&finished, outcome))
+            }
+        }
+    }
+
+    /// Cancels the task in this folder; `None` if there is none.
+    async fn cancel_at(
+        &self,
+        key: &TaskKey,
+        dir: &str,
+        reason: &str,
+    ) -> Result<Option<Result<()>>> {
+        let Some(slot) = self.tree.open(dir).await? else { return Ok(None) };
+        let look = self.tree.look(&slot, 0, &self.record_paths(key)).await?;
+        let Some(task) = look.task else { return Ok(None) };
+        let decoded = format::decode_task(&task.bytes, key);
+        let damaged = decoded.is_err().then_some(task.bytes);
+        let (payload, meta) = match decoded {
+            Ok((payload, meta)) => (Some(payload), meta),
+            Err(_) => (None, format::bare_meta(key)),
+        };
+        let history = self.history(&slot).await?;
+        let record = Record {
+            outcome: Outcome::Failed,
+            payload,
+            meta,
+            lease_id: Some(self.env.nonce()),
+            worker_id: Some(self.worker_id.clone()),
+            finished_at: Some(self.now().await?),
+            reason: Some(reason.to_owned()),
+            cancelled: true,
+            damaged,
+            attempts: judge::summaries(&history),
+        };
+        if !look.finished {
+            self.commit_one(key, &record).await?;
+        }
+        let there = self.record(key).await?;
+        self.secure_records(key).await?;
+        self.tree.clean(&slot, true, &[]).await?;
+        Ok(Some(match there {
+            Some(there) if there.lease_id != record.lease_id => {
+                Err(self.already_over(key, there.outcome))
+            }
+            _ => Ok(()),
+        }))
+    }
+
+    /// All times at which something is scheduled.
+    pub(super) async fn due_folders(&self) -> Result<Vec<Due>> {
+        let mut due = Vec::new();
+        self.each_entry(layout::SCHEDULED, |entry| due.extend(Due::parse(&entry.name))).await?;
+        due.sort_unstable();
+        Ok(due)
+    }
+
+    /// Calls `visit` for every name in a folder.
+    pub(super) async fn each_entry(&self, dir: &str, mut visit: impl FnMut(&Entry)) -> Result<()> {
+        let mut cursor = None;
+        loop {
+            let page = self.tree.list(dir, cursor, 4096).await?;
+            page.entries.iter().for_each(&mut visit);
+            cursor = page.next;
+            if cursor.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(super) async fn unlock(&self, ids: Vec<TaskId>) -> Answers<Unlocked> {
+        let mut answers = Vec::with_capacity(ids.len());
+        for id in ids {
+            answers.push(self.unlock_one(&id).await);
+        }
+        // Workers remember what was in backoff or somebody else's; this makes them look again.
+        let mark = self.mark(None);
+        if let Err(error) = self.tree.replace(layout::UNLOCKED, &format::line(&mark)).await {
+            tracing::warn!(%error, "workers were not told of the unlock; they will see it in time");
+        }
+        self.tree.ring().await;
+        answers
+    }
+
+    async fn unlock_one(&self, id: &TaskId) -> Result<Unlocked> {
+        let last = self.last_life(id).await?;
+        let key = TaskKey::new(id.clone(), last.map_or(1, |last| last + 1));
+        let missing = || Error::not_found(format!("task '{id}' is not pending"));
+        let slot = self.tree.open(&self.task_dir(&key)).await?.ok_or_else(missing)?;
+        let look = self.tree.look(&slot, 0, &self.record_paths(&key)).await?;
+        if look.task.is_none() || look.finished {
+            return Err(missing());
+        }
+        let history = self.history(&slot).await?;
+        let (Some(top), Some(current)) = (history.last(), judge::current(&history)) else {
+            return Ok(Unlocked::WasFree);
+        };
+        let now = self.now().await?;
+        let ended = current.lease.as_ref().filter(|lease| lease.state.is_some());
+        if ended.is_some_and(|lease| lease.not_before.is_none_or(|until| until <= now)) {
+            return Ok(Unlocked::WasFree);
+        }
+        let lease = Lease {
+            worker_id: self.worker_id.clone(),
+            lease_id: Some(self.env.nonce()),
+            attempt: top.attempt.saturating_add(1),
+            created_at: now,
+            heartbeat_at: now,
+            expires_at: now,
+            host: Some(self.host.clone()),
+            pid: Some(self.pid),
+            state: Some(LeaseState::Released),
+            error: Some("unlocked by an operator".to_owned()),
+            not_before: None,
+        };
+        let draft = self.tree.draft(&format::encode_lease(&lease)).await?;
+        if self.tree.create_lease(&slot, lease.attempt, &draft).await? == Created::Exists {
+            let message = format!("task '{id}' changed hands just now; try again");
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        self.note(Note::Wakes(key));
+        Ok(Unlocked::From(current.worker_id().to_owned()))
+    }
+
+    fn mark(&self, reason: Option<String>) -> Mark<'_> {
+        Mark { by: &self.worker_id, at: format!("{:.6}", self.env.clock().wall()), reason }
+    }
+
+    pub(super) async fn pause(&self, reason: Option<String>) -> Result<()> {
+        let mark = self.mark(reason);
+        self.tree.replace(layout::PAUSED, &format::line(&mark)).await
+    }
+
+    pub(super) async fn resume(&self) -> Result<()> {
+        self.tree.remove(layout::PAUSED).await?;
+        self.tree.ring().await;
+        Ok(())
+    }
+
+    pub(super) async fn put_worker(&self, record: &WorkerRecord) -> Result<()> {
+        self.tree.replace(&layout::worker_path(&record.worker_id), &format::line(record)).await
+    }
+
+    pub(super) async fn workers(&self) -> Result<Vec<WorkerRecord>> {
+        let mut names = Vec::new();
+        self.each_entry(layout::WORKERS, |entry| {
+            names.extend(layout::parse_worker_name(&entry.name))
+        })
+        .await?;
+        names.sort_unstable();
+        let mut workers = Vec::with_capacity(names.len());
+        for name in names {
+            let Some(stored) = self.tree.read(&layout::worker_path(&name)).await? else { continue };
+            match serde_json::from_slice::<WorkerRecord>(&stored.bytes) {
+                Ok(mut record) => {
+                    record.seen_at = Some(stored.modified);
+                    workers.push(record);
+                }
+                Err(error) => tracing::warn!(name, %error, "worker record cannot be read"),
+            }
+        }
+        Ok(workers)
+    }
+
+    pub(super) async fn purge(&self, purge: Purge) -> Result<Purged> {
+        let least = MIN_PURGE_AGE.max(self.settings.lease.saturating_mul(10));
+        if purge.older_than < least {
+            return Err(Error::invalid(format!(
+                "records are kept for at least {least:?} in this queue: a worker that stalled must \
+                 still find out that its task is done"
+            )));
+        }
+        let now = self.now().await?;
+        let before = now.saturating_sub(signed(purge.older_than)).unwrap_or(Timestamp::MIN);
+        let mut purged = Purged::default();
+        for shard in layout::shards(self.layout()) {
+            let dir = layout::shard_dir(self.layout(), layout::outcome_dir(purge.outcome), shard);
+            let mut keys = Vec::new();
+            self.each_entry(&dir, |entry| {
+                keys.extend(layout::parse_record_name(self.layout(), shard, &entry.name));
+            })
+            .await?;
+            for key in keys {
+                purged.records += self.purge_id(&key, purge, before).await?;
+            }
+        }
+        purged.leftovers = self.purge_leftovers(now, purge.dry_run).await?;
+        Ok(purged)
+    }
+
+    /// Removes every life of an id, if this is the record of its last and is old enough. The last goes
+    /// first, so that what a crash leaves has no gaps: the next push finds the right generation.
+    async fn purge_id(&self, key: &TaskKey, purge: Purge, before: Timestamp) -> Result<u64> {
+        let Some(stored) = self.tree.read(&self.record_path(purge.outcome, key)).await? else {
+            return Ok(0);
+        };
+        if stored.modified > before || self.is_older_life(key).await? {
+            return Ok(0);
+        }
+        if self.outcome(key).await? != Some(purge.outcome) {
+            return Ok(0); // completed as well, which is what counts
+        }
+        if !purge.dry_run {
+            self.clean_finished(key).await?;
+        }
+        let mut removed = 0;
+        for generation in (1..=key.generation()).rev() {
+            removed += self.purge_life(key, generation, purge.dry_run).await?;
+        }
+        Ok(removed)
+    }
+
+    async fn purge_life(
+        &self,
+        key: &TaskKey,
+        generation: Generation,
+        dry_run: bool,
+    ) -> Result<u64> {
+        let life = if generation == key.generation() {
+            key.clone()
+        } else {
+            TaskKey::new(key.id().clone(), generation)
+        };
+        let mut removed = 0;
+        // Failed first: a completed record beats it, so the task never seems to have failed.
+        for outcome in OUTCOMES.into_iter().rev() {
+            let path = self.record_path(outcome, &life);
+            if self.tree.read(&path).await?.is_some() {
+                removed += 1;
+                if !dry_run {
+                    self.tree.remove(&path).await?;
+                }
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Whether the id has lived again since, or lives now.
+    async fn is_older_life(&self, key: &TaskKey) -> Result<bool> {
+        if key.is_verbatim() {
+            return Ok(false);
+        }
+        let next = TaskKey::new(key.id().clone(), key.generation() + 1);
+        if self.pending_task(&next).await?.is_some() || self.outcome(&next).await?.is_some() {
+            return Ok(true);
+        }
+        for due in self.due_folders().await? {
+            let task = format!("{}/{}", layout::scheduled_dir(due, &next), layout::TASK);
+            if self.tree.read(&task).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn purge_leftovers(&self, now: Timestamp, dry_run: bool) -> Result<u64> {
+        let older = |modified: Timestamp, age| now.duration_since(modified) > signed(age);
+        let mut removed = 0;
+        let mut staged = Vec::new();
+        self.each_entry(layout::TMP, |entry| staged.push(entry.clone())).await?;
+        for entry in staged {
+            let path = format!("{}/{}", layout::TMP, entry.name);
+            let (file, folder) = match entry.kind {
+                EntryKind::File => (path.clone(), None),
+                EntryKind::Folder => (format!("{path}/{}", layout::TASK), Some(path)),
+                EntryKind::Other => continue,
+            };
+            let age = self.tree.read(&file).await?.map(|stored| stored.modified);
+            if age.is_none_or(|modified| !older(modified, LEFTOVER_AGE)) {
+                continue;
+            }
+            removed += 1;
+            match folder {
+                _ if dry_run => {}
+                None => self.tree.remove(&file).await?,
+                Some(folder) => {
+                    if let Some(slot) = self.tree.open(&folder).await? {
+                        self.tree.clean(&slot, true, &[]).await?;
+                    }
+                }
+            }
+        }
+        for worker in self.workers().await? {
+            if worker.seen_at.is_some_and(|seen| older(seen, SILENT_WORKER_AGE)) {
+                removed += 1;
+                if !dry_run {
+                    self.tree.remove(&layout::worker_path(&worker.worker_id)).await?;
+                }
+            }
+        }
+        Ok(removed)
+    }
+}

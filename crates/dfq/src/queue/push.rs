@@ -1,0 +1,344 @@
+//! Adding tasks: each appears whole under a name that was never used before, or not at all.
+//!
+//! An id that the caller chose may have been through the queue. Its records are looked for before
+//! (they decide the generation) and again after the task has appeared: a life that began and ended
+//! between the two looks has used the name up, and the new file is then cleaned away again.
+
+use super::core::Core;
+use super::{Answers, OUTCOMES, Pushed};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format;
+use crate::layout::{self, Due};
+use crate::model::{Generation, NewTask, Outcome, Record, TaskId, TaskKey, TaskMeta};
+use crate::store::{Created, Tree};
+
+/// How often a name that was used up under our hands is tried anew.
+const MAX_ROUNDS: usize = 16;
+
+/// A task on its way in.
+struct Draft {
+    task: NewTask,
+    id: TaskId,
+    push_id: String,
+    /// The id was made for this push, so nobody else can have used it.
+    fresh: bool,
+    /// Attempts in earlier lives, where that is known better than from the last record.
+    attempts_before: Option<u32>,
+}
+
+/// What the records say about an id.
+enum Before {
+    /// It may be published under this key, after so many attempts in earlier lives.
+    Publish(TaskKey, u32),
+    /// There is nothing to publish.
+    Settled(Pushed),
+}
+
+impl<T: Tree> Core<T> {
+    pub(super) async fn push(&self, tasks: Vec<NewTask>) -> Answers<Pushed> {
+        let drafts: Vec<_> = tasks.into_iter().map(|task| self.draft(task)).collect();
+        let mut answers: Vec<Option<Result<Pushed>>> = Vec::with_capacity(drafts.len());
+        let mut batch = Vec::new();
+        for (index, draft) in drafts.iter().enumerate() {
+            let answer = match draft {
+                Err(error) => Some(Err(error.clone())),
+                Ok(draft) => match self.prepare(draft).await {
+                    Ok(Ok((key, file))) => {
+                        batch.push((index, key, file));
+                        None
+                    }
+                    Ok(Err(settled)) => Some(Ok(settled)),
+                    Err(error) => Some(Err(error)),
+                },
+            };
+            answers.push(answer);
+        }
+        let files: Vec<_> = batch.iter_mut().map(|(_, _, file)| std::mem::take(file)).collect();
+        let published = self.tree.publish(&files, self.durable()).await;
+        for ((index, key, _), created) in batch.into_iter().zip(published) {
+            let answer = match (&drafts[index], created) {
+                (Ok(draft), Ok(created)) => self.settle(draft, key, created).await,
+                (_, Err(error)) => Err(error),
+                (Err(error), _) => Err(error.clone()),
+            };
+            answers[index] = Some(answer);
+        }
+        let unanswered = || Error::new(ErrorKind::Unavailable, "the push was not carried out");
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(unanswered()))).collect()
+    }
+
+    fn draft(&self, task: NewTask) -> Result<Draft> {
+        let chosen = match &task.id {
+            Some(id) => Some(id.clone()),
+            None => task.payload.string_member("id").map(TaskId::new).transpose()?,
+        };
+        if task.max_attempts == Some(0) {
+            return Err(Error::invalid("max_attempts must be at least 1"));
+        }
+        let fresh = chosen.is_none();
+        let id = match chosen {
+            Some(id) => id,
+            None => TaskId::new(self.env.uuid_v7())?,
+        };
+        Ok(Draft { task, id, fresh, push_id: self.env.nonce(), attempts_before: None })
+    }
+
+    /// The file to publish and where, or what is there already.
+    #[allow(clippy::type_complexity)]
+    async fn prepare(&self, draft: &Draft) -> Result<Result<(TaskKey, (String, Vec<u8>)), Pushed>> {
+        let before = if draft.fresh {
+            Before::Publish(TaskKey::new(draft.id.clone(), 1), 0)
+        } else {
+            self.look_before(&draft.id, draft.task.again).await?
+        };
+        let (key, attempts_before) = match before {
+            Before::Publish(key, attempts) => (key, draft.attempts_before.unwrap_or(attempts)),
+            Before::Settled(pushed) => return Ok(Err(pushed)),
+        };
+        let now = self.env.clock().wall();
+        let mut dir = self.task_dir(&key);
+        let mut not_before = None;
+        if let Some(delay) = draft.task.delay.filter(|delay| !delay.is_zero()) {
+            if self.pending_task(&key).await?.is_some() {
+                return Ok(Err(Pushed::Pending(key)));
+            }
+            let store_now = self.now().await?;
+            let due = Due::after(store_now, delay).ok_or_else(|| {
+                Error::invalid(format!("a delay of {delay:?} is beyond all calendars"))
+            })?;
+            not_before = store_now.checked_add(delay).ok();
+            dir = layout::scheduled_dir(due, &key);
+        }
+        let meta = TaskMeta {
+            id: key.id().clone(),
+            generation: key.generation(),
+            push_id: draft.push_id.clone(),
+            created_at: Some(now),
+            attempts_before,
+            max_attempts: draft.task.max_attempts,
+            not_before,
+        };
+        Ok(Ok((key, (dir, format::encode_task(&draft.task.payload, &meta)))))
+    }
+
+    async fn look_before(&self, id: &TaskId, again: bool) -> Result<Before> {
+        let Some(last) = self.last_life(id).await? else {
+            return Ok(Before::Publish(TaskKey::new(id.clone(), 1), 0));
+        };
+        let finished = TaskKey::new(id.clone(), last);
+        let next = TaskKey::new(id.clone(), last + 1);
+        if !again {
+            if self.pending_task(&next).await?.is_some() {
+                return Ok(Before::Settled(Pushed::Pending(next)));
+            }
+            let outcome = match self.outcome(&finished).await? {
+                Some(outcome) => outcome,
+                None => Outcome::Completed, // purged in between
+            };
+            return Ok(Before::Settled(Pushed::Finished(finished, outcome)));
+        }
+        let record = self.record(&finished).await?;
+        Ok(Before::Publish(next, record.map_or(0, |record| attempts_through(&record))))
+    }
+
+    /// The highest generation that has a record.
+    pub(super) async fn last_life(&self, id: &TaskId) -> Result<Option<Generation>> {
+        let paths = |generation| self.record_paths(&TaskKey::new(id.clone(), generation));
+        self.tree.last_life(&paths).await
+    }
+
+    /// Which record a task has: completed beats failed.
+    pub(super) async fn outcome(&self, key: &TaskKey) -> Result<Option<Outcome>> {
+        for outcome in OUTCOMES {
+            if self.tree.read(&self.record_path(outcome, key)).await?.is_some() {
+                return Ok(Some(outcome));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A task's record. One that cannot be read says only that the task has finished.
+    pub(super) async fn record(&self, key: &TaskKey) -> Result<Option<Record>> {
+        for outcome in OUTCOMES {
+            let path = self.record_path(outcome, key);
+            if let Some(stored) = self.tree.read(&path).await? {
+                let bare = || {
+                    tracing::warn!(path, "record cannot be read");
+                    format::decode_record(b"{}", outcome, key)
+                };
+                return format::decode_record(&stored.bytes, outcome, key)
+                    .or_else(|_| bare())
+                    .map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The bytes of a pending task.
+    pub(super) async fn pending_task(&self, key: &TaskKey) -> Result<Option<Vec<u8>>> {
+        let path = format!("{}/{}", self.task_dir(key), layout::TASK);
+        Ok(self.tree.read(&path).await?.map(|stored| stored.bytes))
+    }
+
+    /// Looks again after the task's name was created, or found to exist.
+    async fn settle(&self, draft: &Draft, key: TaskKey, created: Created) -> Result<Pushed> {
+        let (mut key, mut created) = (key, created);
+        for _ in 0..MAX_ROUNDS {
+            match self.settle_once(draft, &key, created).await? {
+                Some(pushed) => return Ok(pushed),
+                None => match self.prepare(draft).await? {
+                    Err(pushed) => return Ok(pushed),
+                    Ok((next, file)) => {
+                        let mut answers = self.tree.publish(&[file], self.durable()).await;
+                        created = answers.pop().unwrap_or(Ok(Created::Exists))?;
+                        key = next;
+                    }
+                },
+            }
+        }
+        let message = format!("task '{}' keeps changing under our hands; try again", draft.id);
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
+    /// What became of the push, or `None` if its name was used up and another must be tried.
+    async fn settle_once(
+        &self,
+        draft: &Draft,
+        key: &TaskKey,
+        created: Created,
+    ) -> Result<Option<Pushed>> {
+        if draft.fresh && created == Created::New {
+            return Ok(Some(Pushed::Created(key.clone())));
+        }
+        let scheduled = draft.task.delay.is_some_and(|delay| !delay.is_zero());
+        if scheduled {
+            // Moving it to `pending/` is a push again, which looks for itself.
+            return Ok(Some(match created {
+                Created::New => Pushed::Created(key.clone()),
+                Created::Exists => Pushed::Pending(key.clone()),
+            }));
+        }
+        if let Some(record) = self.record(key).await? {
+            if record.meta.push_id == draft.push_id {
+                return Ok(Some(Pushed::Created(key.clone()))); // done already, and quickly
+            }
+            self.clean_finished(key).await?;
+            if draft.task.again {
+                return Ok(None);
+            }
+            return Ok(Some(Pushed::Finished(key.clone(), record.outcome)));
+        }
+        if created == Created::New {
+            return Ok(Some(Pushed::Created(key.clone())));
+        }
+        let Some(bytes) = self.pending_task(key).await? else {
+            // A folder without its task: a finished one that nobody has cleaned up yet.
+            self.clean_finished(key).await?;
+            return Ok(None);
+        };
+        match format::decode_task(&bytes, key) {
+            Ok((_, meta)) if meta.push_id == draft.push_id => {
+                Ok(Some(Pushed::Created(key.clone())))
+            }
+            Ok(_) => Ok(Some(Pushed::Pending(key.clone()))),
+            Err(_) if self.differs_in_case(&bytes, key) => Err(Error::invalid(format!(
+                "task '{key}' differs only in case from one that is pending, and this filesystem \
+                 does not tell them apart"
+            ))),
+            // Damaged: a worker will set it aside. Until then the name is taken.
+            Err(_) => Ok(Some(Pushed::Pending(key.clone()))),
+        }
+    }
+
+    fn differs_in_case(&self, bytes: &[u8], key: &TaskKey) -> bool {
+        let text = std::str::from_utf8(bytes).ok();
+        let meta =
+            text.and_then(|text| format::split_payload(text).ok()).and_then(|(_, meta)| meta);
+        meta.is_some_and(|meta| {
+            let (there, ours) = (meta.id.as_str(), key.id().as_str());
+            there != ours && there.to_lowercase() == ours.to_lowercase()
+        })
+    }
+
+    /// Removes what is left of a task that has a record, or has lost its file.
+    pub(super) async fn clean_finished(&self, key: &TaskKey) -> Result<()> {
+        match self.tree.open(&self.task_dir(key)).await? {
+            Some(slot) => self.clean_slot(key, &slot).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same for a folder that is open. The look is at this very folder: one that has no task now
+    /// never will, whatever its name comes to stand for.
+    pub(super) async fn clean_slot(&self, key: &TaskKey, slot: &T::Slot) -> Result<()> {
+        let look = self.tree.look(slot, 0, &self.record_paths(key)).await?;
+        if look.finished {
+            self.secure_records(key).await?;
+        }
+        if look.finished || look.task.is_none() {
+            self.tree.clean(slot, look.finished, &[]).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the records of a task are durable, whoever wrote them: its file is about to go.
+    pub(super) async fn secure_records(&self, key: &TaskKey) -> Result<()> {
+        for path in self.record_paths(key) {
+            if let Some(stored) = self.tree.read(&path).await? {
+                // It is there, so this creates nothing; it waits until what is there is durable.
+                let answers = self.tree.commit(&[(path, stored.bytes)], self.durable()).await;
+                answers.into_iter().collect::<Result<Vec<_>>>()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn retry(&self, ids: Vec<TaskId>) -> Answers<Pushed> {
+        let mut answers = Vec::with_capacity(ids.len());
+        for id in ids {
+            answers.push(self.retry_one(id).await);
+        }
+        answers
+    }
+
+    async fn retry_one(&self, id: TaskId) -> Result<Pushed> {
+        let Some(last) = self.last_life(&id).await? else {
+            return Err(Error::not_found(format!("task '{id}' has not failed")));
+        };
+        let key = TaskKey::new(id.clone(), last);
+        let record = self.record(&key).await?;
+        let Some(record) = record.filter(|record| record.outcome == Outcome::Failed) else {
+            let message = format!("task '{id}' has completed; push it again to do it again");
+            return Err(Error::new(ErrorKind::AlreadyCompleted, message));
+        };
+        let attempts = attempts_through(&record);
+        let Some(payload) = record.payload else {
+            return Err(Error::invalid(format!(
+                "task '{id}' cannot be retried: its file was unreadable; push it anew"
+            )));
+        };
+        let mut task = NewTask::new(payload).id(id.clone()).again();
+        task.max_attempts = record.meta.max_attempts;
+        let draft = Draft {
+            task,
+            id,
+            push_id: self.env.nonce(),
+            fresh: false,
+            attempts_before: Some(attempts),
+        };
+        match self.prepare(&draft).await? {
+            Err(pushed) => Ok(pushed),
+            Ok((key, file)) => {
+                let mut published = self.tree.publish(&[file], self.durable()).await;
+                let created = published.pop().unwrap_or(Ok(Created::Exists))?;
+                self.settle(&draft, key, created).await
+            }
+        }
+    }
+}
+
+/// Attempts made in this life and all before it.
+fn attempts_through(record: &Record) -> u32 {
+    let here = record.attempts.iter().map(|attempt| attempt.attempt).max().unwrap_or(0);
+    record.meta.attempts_before.saturating_add(here)
+}

@@ -1,0 +1,97 @@
+//! What time it is on the store's clock: the only one that all workers share.
+//!
+//! A sample is the modification time of something just written. Between samples, this process's
+//! monotonic clock carries it on. The estimate is never ahead of the truth, so that no lease is taken
+//! for stale too early.
+//!
+//! A store's clock can jump (a Raspberry Pi has none of its own until the network tells it the time).
+//! Two samples that disagree with the monotonic clock show that. After a jump, times written before it
+//! mean nothing, so for one lease's length leases are judged only by having been *watched* without
+//! change; see [`crate::queue::judge`].
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+/// A disagreement between the clocks that is no jitter.
+const JUMP: SignedDuration = SignedDuration::from_secs(1);
+
+/// How long a sample is good for.
+pub(super) const SAMPLE_LIFE: Duration = Duration::from_secs(10);
+
+/// Samples of the store's clock. All times in are this process's monotonic ones.
+#[derive(Debug, Default)]
+pub(super) struct StoreClock {
+    last: Option<Sample>,
+    jumped: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    store: Timestamp,
+    taken: Duration,
+}
+
+impl StoreClock {
+    /// Notes that the store's clock showed `store` at some time before `now`.
+    pub(super) fn sample(&mut self, store: Timestamp, now: Duration) {
+        if let Some(expected) = self.at(now) {
+            // Behind by as much as the sample took to come back is normal; ahead of it is not.
+            if store.duration_since(expected).abs() > JUMP {
+                self.jumped = Some(now);
+            }
+        }
+        self.last = Some(Sample { store, taken: now });
+    }
+
+    /// Whether it is time for another sample.
+    pub(super) fn wants_sample(&self, now: Duration) -> bool {
+        self.last.is_none_or(|last| now.saturating_sub(last.taken) >= SAMPLE_LIFE)
+    }
+
+    /// What the store's clock shows now, or a little less.
+    pub(super) fn at(&self, now: Duration) -> Option<Timestamp> {
+        let last = self.last?;
+        Some(last.store + now.saturating_sub(last.taken))
+    }
+
+    /// Whether times written up to `age` ago can be believed.
+    pub(super) fn steady_for(&self, age: Duration, now: Duration) -> bool {
+        self.jumped.is_none_or(|jumped| now.saturating_sub(jumped) >= age)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    fn store(secs: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + secs).unwrap()
+    }
+
+    #[test]
+    fn the_monotonic_clock_carries_a_sample_on() {
+        let mut clock = StoreClock::default();
+        assert_eq!(clock.at(at(0)), None);
+        clock.sample(store(0), at(100));
+        assert_eq!(clock.at(at(107)), Some(store(7)));
+        assert!(!clock.wants_sample(at(105)));
+        assert!(clock.wants_sample(at(110)));
+        assert!(clock.steady_for(at(60), at(101)));
+    }
+
+    #[test]
+    fn a_jump_either_way_is_noticed_and_forgotten_in_time() {
+        for jump in [3600, -3600] {
+            let mut clock = StoreClock::default();
+            clock.sample(store(0), at(100));
+            clock.sample(store(10 + jump), at(110));
+            assert!(!clock.steady_for(at(60), at(169)));
+            assert!(clock.steady_for(at(60), at(170)));
+        }
+    }
+}

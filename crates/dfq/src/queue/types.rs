@@ -1,0 +1,360 @@
+//! What the queue's verbs take and give.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::layout::Shard;
+use crate::model::{AttemptSummary, Outcome, Payload, Receipt, TaskId, TaskKey, TaskMeta};
+
+/// What a provider can do beyond push, poll, ack, nack and heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The provider's name.
+    pub provider: &'static str,
+    /// `list`, `peek`, `get`, `check` and exact counts.
+    pub inspect: bool,
+    /// `cancel`, `unlock` and `retry` by id.
+    pub operate: bool,
+    /// `release` without counting an attempt.
+    pub release: bool,
+    /// A pushed id is recognised when it is pushed again.
+    pub deduplicates: bool,
+    /// `pause` and `resume`.
+    pub pause: bool,
+    /// The longest delay.
+    pub max_delay: Option<Duration>,
+}
+
+/// What became of a push.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// A new task.
+    Created(TaskKey),
+    /// The id is in the queue already; nothing changed.
+    Pending(TaskKey),
+    /// The id has been through the queue already; nothing changed.
+    Finished(TaskKey, Outcome),
+}
+
+impl Pushed {
+    /// The task that is in the queue, or has been.
+    pub fn key(&self) -> &TaskKey {
+        match self {
+            Self::Created(key) | Self::Pending(key) | Self::Finished(key, _) => key,
+        }
+    }
+}
+
+/// What to claim.
+#[derive(Clone, Debug)]
+pub struct PollRequest {
+    /// How many tasks at the most.
+    pub max: usize,
+    /// For how long, instead of the queue's own lease.
+    pub lease: Option<Duration>,
+    /// Only tasks whose `schema_version` lies in this range (none counts as 1); others are left alone.
+    pub schema: Option<(i64, i64)>,
+}
+
+impl PollRequest {
+    /// Up to `max` tasks.
+    pub fn new(max: usize) -> Self {
+        Self { max, lease: None, schema: None }
+    }
+}
+
+impl Default for PollRequest {
+    fn default() -> Self {
+        Self::new(1)
+    }
+}
+
+/// A task that is now ours.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// The task, and which life of it.
+    pub key: TaskKey,
+    /// What is to be done.
+    pub payload: Payload,
+    /// What the queue noted beside it.
+    pub meta: TaskMeta,
+    /// Which attempt at this life this is.
+    pub attempt: u32,
+    /// Greater than that of any earlier attempt at this id: for stores that can refuse a stale one.
+    pub fence: u64,
+    /// The proof, for ack and the like.
+    pub receipt: Receipt,
+    /// For how long it was ours when this was handed out.
+    pub lease: Duration,
+}
+
+impl Delivery {
+    /// The task's id.
+    pub fn id(&self) -> &TaskId {
+        self.key.id()
+    }
+}
+
+/// What a poll found.
+#[derive(Clone, Debug, Default)]
+pub struct Polled {
+    /// The tasks claimed.
+    pub deliveries: Vec<Delivery>,
+    /// Why there are not more.
+    pub idle: Idle,
+}
+
+/// Why a poll did not find as much as it was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Idle {
+    /// The queue is paused.
+    pub paused: bool,
+    /// The search was cut short; poll again at once.
+    pub more: bool,
+    /// When something known now could become claimable: a backoff over, a lease run out, a scheduled
+    /// task due. `None` when nothing is there to wait for.
+    pub next: Option<Duration>,
+}
+
+/// A failed attempt.
+#[derive(Clone, Debug)]
+pub struct Nack {
+    /// Which.
+    pub receipt: Receipt,
+    /// Why.
+    pub error: String,
+    /// When to try again, instead of the queue's backoff.
+    pub delay: Option<Duration>,
+}
+
+/// A task given back.
+#[derive(Clone, Debug)]
+pub struct Release {
+    /// Which.
+    pub receipt: Receipt,
+    /// Nobody should try before this time has passed.
+    pub delay: Option<Duration>,
+    /// Why, for those who look.
+    pub reason: Option<String>,
+}
+
+impl Release {
+    /// Gives the task back at once.
+    pub fn now(receipt: Receipt) -> Self {
+        Self { receipt, delay: None, reason: None }
+    }
+}
+
+/// What an unlock did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unlocked {
+    /// It was taken from this worker.
+    From(String),
+    /// Nobody had it, and nothing kept it from being claimed.
+    WasFree,
+}
+
+/// Which finished records to remove.
+#[derive(Clone, Copy, Debug)]
+pub struct Purge {
+    /// Completed or failed ones.
+    pub outcome: Outcome,
+    /// Only those that finished at least this long ago.
+    pub older_than: Duration,
+    /// Only count them.
+    pub dry_run: bool,
+}
+
+/// What a purge removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Records of finished tasks.
+    pub records: u64,
+    /// Files that killed processes left half-made, and records of workers long gone.
+    pub leftovers: u64,
+}
+
+/// Where a task stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskState {
+    /// Waits for a worker.
+    Ready,
+    /// A worker has it.
+    Leased {
+        /// Who.
+        worker_id: String,
+        /// Until when, unless renewed, on the store's clock.
+        until: Timestamp,
+    },
+    /// A worker had it and let its lease run out. Whoever polls next takes over.
+    Stale {
+        /// Who had it.
+        worker_id: String,
+    },
+    /// Waits for its next attempt.
+    Backoff {
+        /// Until when, on the store's clock.
+        until: Timestamp,
+    },
+    /// Waits for its time.
+    Scheduled {
+        /// When that is.
+        due: Timestamp,
+    },
+    /// Done.
+    Completed,
+    /// Given up.
+    Failed,
+    /// Its file cannot be read; the next worker that meets it sets it aside.
+    Damaged,
+}
+
+impl TaskState {
+    /// The state in one word, the same everywhere.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Leased { .. } => "leased",
+            Self::Stale { .. } => "stale",
+            Self::Backoff { .. } => "backoff",
+            Self::Scheduled { .. } => "scheduled",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Damaged => "damaged",
+        }
+    }
+}
+
+/// A task as an onlooker sees it.
+#[derive(Clone, Debug)]
+pub struct TaskView {
+    /// The task.
+    pub key: TaskKey,
+    /// Where it stands.
+    pub state: TaskState,
+    /// What is to be done; nothing if that cannot be read.
+    pub payload: Option<Payload>,
+    /// What the queue noted beside it.
+    pub meta: TaskMeta,
+    /// Every attempt so far.
+    pub attempts: Vec<AttemptSummary>,
+    /// Why it failed, if it did.
+    pub reason: Option<String>,
+    /// When it finished, if it did.
+    pub finished_at: Option<Timestamp>,
+}
+
+/// How far a listing has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListCursor {
+    pub(crate) place: Place,
+    pub(crate) shard: Shard,
+}
+
+/// The places where tasks are, in the order in which they are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Pending,
+    Scheduled,
+    Completed,
+    Failed,
+}
+
+/// A part of a listing.
+#[derive(Clone, Debug)]
+pub struct ListPage {
+    /// Tasks.
+    pub tasks: Vec<TaskView>,
+    /// Where to go on; nothing at the end.
+    pub next: Option<ListCursor>,
+}
+
+/// How closely to count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// Names only: costs a listing.
+    #[default]
+    Counts,
+    /// What each pending task waits for: costs a look into every one.
+    States,
+}
+
+/// How many tasks there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// In `pending/`, whatever they wait for.
+    pub pending: u64,
+    /// Not due yet.
+    pub scheduled: u64,
+    /// Done.
+    pub completed: u64,
+    /// Given up.
+    pub failed: u64,
+    /// Polls answer nothing.
+    pub paused: bool,
+    /// What the pending ones wait for, if that was asked.
+    pub states: Option<PendingStates>,
+}
+
+/// What pending tasks wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PendingStates {
+    /// A worker.
+    pub ready: u64,
+    /// The worker that has them.
+    pub leased: u64,
+    /// Somebody to take over from a worker that went silent.
+    pub stale: u64,
+    /// Their next attempt.
+    pub backoff: u64,
+    /// Somebody to set them aside: they cannot be read.
+    pub damaged: u64,
+    /// The oldest push among them.
+    pub oldest: Option<Timestamp>,
+}
+
+/// Something in the tree that should not be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where.
+    pub path: String,
+    /// What, and what to do about it.
+    pub what: String,
+}
+
+/// A worker as others see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerRecord {
+    /// Its name.
+    pub worker_id: String,
+    /// Its machine.
+    pub host: String,
+    /// Its process there.
+    pub pid: u32,
+    /// Its version of dfq.
+    pub version: String,
+    /// When it started, by its own calendar.
+    pub started_at: Timestamp,
+    /// When it last wrote this, on the store's clock. Filled in by whoever reads it.
+    #[serde(skip)]
+    pub seen_at: Option<Timestamp>,
+    /// When it stopped in good order, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped_at: Option<Timestamp>,
+    /// How many tasks it works on at once.
+    pub concurrency: usize,
+    /// How many it has now.
+    pub running: usize,
+    /// Tasks that it completed.
+    pub completed: u64,
+    /// Attempts that failed and will be tried again.
+    pub retried: u64,
+    /// Tasks that it gave up.
+    pub failed: u64,
+    /// Tasks that it gave back.
+    pub released: u64,
+    /// Leases that it lost.
+    pub lost: u64,
+}

@@ -1,0 +1,220 @@
+//! System calls that stop, fail or tear at a point of the test's choosing.
+//!
+//! Every call that changes the tree is counted. A plan names one of them by its number: the process
+//! "dies" before or after it (every later call fails, so nothing of it reaches the tree), or the call
+//! fails with an errno and the process lives on.
+
+use std::sync::{Arc, Mutex};
+
+use rustix::io::Errno;
+
+use super::sys::{DirEntry, Meta, Sys, SysResult};
+use crate::clock::lock;
+
+/// What to do at which call, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The process dies just before the call.
+    StopBefore(usize),
+    /// The process dies just after the call.
+    StopAfter(usize),
+    /// The process dies in the middle of it: of a write, half is done; other calls are not.
+    Tear(usize),
+    /// The call fails and does nothing.
+    Fail(usize, Errno),
+}
+
+/// What a dead process's calls answer.
+pub const DEAD: Errno = Errno::OWNERDEAD;
+
+#[derive(Debug, Default)]
+struct State {
+    plan: Option<Fault>,
+    calls: Vec<String>,
+    dead: bool,
+}
+
+/// Calls that go through to `S`, or not.
+#[derive(Clone, Debug)]
+pub struct FaultSys<S> {
+    inner: S,
+    state: Arc<Mutex<State>>,
+}
+
+impl<S> FaultSys<S> {
+    /// All goes well until [`FaultSys::arm`].
+    pub fn new(inner: S) -> Self {
+        Self { inner, state: Arc::default() }
+    }
+
+    /// From now on, counts calls from 0 and carries out `plan`.
+    pub fn arm(&self, plan: Option<Fault>) {
+        let mut state = lock(&self.state);
+        state.plan = plan;
+        state.calls.clear();
+    }
+
+    /// The changing calls since [`FaultSys::arm`], in words.
+    pub fn calls(&self) -> Vec<String> {
+        lock(&self.state).calls.clone()
+    }
+
+    fn alive(&self) -> SysResult<()> {
+        if lock(&self.state).dead { Err(DEAD) } else { Ok(()) }
+    }
+
+    fn change<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        call: impl FnOnce() -> SysResult<T>,
+        half: impl FnOnce(),
+    ) -> SysResult<T> {
+        let mut state = lock(&self.state);
+        if state.dead {
+            return Err(DEAD);
+        }
+        let number = state.calls.len();
+        state.calls.push(what());
+        match state.plan {
+            Some(Fault::StopBefore(at)) if at == number => {
+                state.dead = true;
+                Err(DEAD)
+            }
+            Some(Fault::Tear(at)) if at == number => {
+                state.dead = true;
+                half();
+                Err(DEAD)
+            }
+            Some(Fault::StopAfter(at)) if at == number => {
+                state.dead = true;
+                let _ = call();
+                Err(DEAD)
+            }
+            Some(Fault::Fail(at, errno)) if at == number => Err(errno),
+            _ => {
+                drop(state);
+                call()
+            }
+        }
+    }
+}
+
+impl<S: Sys> Sys for FaultSys<S> {
+    type Dir = S::Dir;
+    type File = S::File;
+    type Listing = S::Listing;
+
+    fn open_dir(&self, at: &S::Dir, path: &str) -> SysResult<S::Dir> {
+        self.alive()?;
+        self.inner.open_dir(at, path)
+    }
+
+    fn read(&self, at: &S::Dir, path: &str) -> SysResult<(Vec<u8>, Meta)> {
+        self.alive()?;
+        self.inner.read(at, path)
+    }
+
+    fn stat(&self, at: &S::Dir, path: &str) -> SysResult<Meta> {
+        self.alive()?;
+        self.inner.stat(at, path)
+    }
+
+    fn file_meta(&self, file: &S::File) -> SysResult<Meta> {
+        self.alive()?;
+        self.inner.file_meta(file)
+    }
+
+    fn exists(&self, at: &S::Dir, path: &str) -> SysResult<bool> {
+        self.alive()?;
+        self.inner.exists(at, path)
+    }
+
+    fn list(&self, at: &S::Dir, path: &str) -> SysResult<S::Listing> {
+        self.alive()?;
+        self.inner.list(at, path)
+    }
+
+    fn next(&self, listing: &mut S::Listing) -> Option<SysResult<DirEntry>> {
+        self.inner.next(listing)
+    }
+
+    fn mkdir(&self, at: &S::Dir, path: &str) -> SysResult<()> {
+        self.change(|| format!("mkdir {path}"), || self.inner.mkdir(at, path), || {})
+    }
+
+    fn create(&self, at: &S::Dir, path: &str) -> SysResult<S::File> {
+        self.change(|| format!("create {path}"), || self.inner.create(at, path), || {})
+    }
+
+    fn create_unnamed(&self, at: &S::Dir, dir: &str) -> SysResult<S::File> {
+        self.change(
+            || format!("create unnamed in {dir}"),
+            || self.inner.create_unnamed(at, dir),
+            || {},
+        )
+    }
+
+    fn write(&self, file: &S::File, bytes: &[u8]) -> SysResult<()> {
+        self.change(
+            || format!("write {} bytes", bytes.len()),
+            || self.inner.write(file, bytes),
+            || {
+                let _ = self.inner.write(file, &bytes[..bytes.len() / 2]);
+            },
+        )
+    }
+
+    fn start_sync(&self, file: &S::File) {
+        if self.alive().is_ok() {
+            self.inner.start_sync(file);
+        }
+    }
+
+    fn sync_file(&self, file: &S::File) -> SysResult<()> {
+        self.change(|| "sync file".to_owned(), || self.inner.sync_file(file), || {})
+    }
+
+    fn sync_dir(&self, at: &S::Dir, path: &str) -> SysResult<()> {
+        self.change(|| format!("sync {path}"), || self.inner.sync_dir(at, path), || {})
+    }
+
+    fn link_file(&self, file: &S::File, at: &S::Dir, path: &str) -> SysResult<()> {
+        self.change(|| format!("link {path}"), || self.inner.link_file(file, at, path), || {})
+    }
+
+    fn link(&self, from: &str, at: &S::Dir, path: &str, root: &S::Dir) -> SysResult<()> {
+        self.change(
+            || format!("link {from} to {path}"),
+            || self.inner.link(from, at, path, root),
+            || {},
+        )
+    }
+
+    fn rename(&self, at: &S::Dir, from: &str, to_at: &S::Dir, to: &str) -> SysResult<()> {
+        self.change(
+            || format!("rename {from} over {to}"),
+            || self.inner.rename(at, from, to_at, to),
+            || {},
+        )
+    }
+
+    fn rename_new(&self, at: &S::Dir, from: &str, to_at: &S::Dir, to: &str) -> SysResult<()> {
+        self.change(
+            || format!("rename {from} to {to}"),
+            || self.inner.rename_new(at, from, to_at, to),
+            || {},
+        )
+    }
+
+    fn unlink(&self, at: &S::Dir, path: &str) -> SysResult<()> {
+        self.change(|| format!("unlink {path}"), || self.inner.unlink(at, path), || {})
+    }
+
+    fn rmdir(&self, at: &S::Dir, path: &str) -> SysResult<()> {
+        self.change(|| format!("rmdir {path}"), || self.inner.rmdir(at, path), || {})
+    }
+
+    fn touch(&self, at: &S::Dir, path: &str) -> SysResult<()> {
+        self.change(|| format!("touch {path}"), || self.inner.touch(at, path), || {})
+    }
+}

@@ -1,0 +1,341 @@
+//! The [`Tree`] verbs on a directory.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rustix::io::Errno;
+
+use super::{Cursor, Draft, Filesystem, Inner, Means, Slot, Staged, Sys, failed, sys};
+use crate::error::{Error, Result};
+use crate::layout;
+use crate::model::Generation;
+use crate::store::{Created, Entry, EntryKind, Look, Page, Probe, Properties, Stored, Tree};
+
+/// A folder that is empty now but takes this much was once full. On ext4 it would stay slow to list
+/// for ever, so it is removed; the next push makes a new one.
+const BLOATED_BYTES: u64 = 64 * 1024;
+
+impl<S: Sys> Inner<S> {
+    fn read(&self, at: &S::Dir, path: &str, shown: &str) -> Result<Option<Stored>> {
+        match self.sys.read(at, path) {
+            Ok((bytes, meta)) => {
+                let modified = meta.modified;
+                Ok(Some(Stored { bytes, modified }))
+            }
+            // ESTALE: on NFS, a file that another client has removed.
+            Err(Errno::NOENT | Errno::STALE) => Ok(None),
+            Err(errno) => Err(failed("read", shown, errno)),
+        }
+    }
+
+    fn exists(&self, at: &S::Dir, path: &str) -> Result<bool> {
+        match self.sys.exists(at, path) {
+            Ok(answer) => Ok(answer),
+            Err(Errno::STALE) => Ok(false),
+            Err(errno) => Err(failed("look at", path, errno)),
+        }
+    }
+
+    fn list(&self, dir: &str, from: Option<Cursor<S>>, limit: usize) -> Result<Page<Cursor<S>>> {
+        let from_start = from.is_none();
+        let mut entries = Vec::new();
+        let mut cursor = match from {
+            Some(cursor) => cursor,
+            None => match self.sys.list(&self.root, dir) {
+                Ok(listing) => Cursor { listing },
+                Err(Errno::NOENT) => return Ok(Page { entries, next: None }),
+                Err(errno) => return Err(failed("list", dir, errno)),
+            },
+        };
+        while entries.len() < limit {
+            match self.sys.next(&mut cursor.listing) {
+                None => {
+                    if from_start && entries.is_empty() {
+                        self.prune(dir);
+                    }
+                    return Ok(Page { entries, next: None });
+                }
+                Some(Ok(entry)) => {
+                    let kind = if entry.name.is_some() { entry.kind } else { EntryKind::Other };
+                    let name = entry.name.unwrap_or_else(|| "(a name that is no text)".to_owned());
+                    entries.push(Entry { name, kind });
+                }
+                Some(Err(Errno::NOENT | Errno::STALE)) => return Ok(Page { entries, next: None }),
+                Some(Err(errno)) => return Err(failed("list", dir, errno)),
+            }
+        }
+        Ok(Page { entries, next: Some(cursor) })
+    }
+
+    /// Removes an empty folder that is of no further use. Fails harmlessly when it is not empty.
+    fn prune(&self, dir: &str) {
+        let Some((place, _)) = dir.split_once('/') else { return };
+        let bloated =
+            || self.sys.stat(&self.root, dir).is_ok_and(|meta| meta.size >= BLOATED_BYTES);
+        if place == layout::SCHEDULED || bloated() {
+            let _ = self.sys.rmdir(&self.root, dir);
+        }
+    }
+
+    fn leases(&self, slot: &Slot<S>) -> Result<Vec<u32>> {
+        let mut listing = match self.sys.list(&slot.dir, ".") {
+            Ok(listing) => listing,
+            Err(Errno::NOENT | Errno::STALE) => return Ok(Vec::new()),
+            Err(errno) => return Err(failed("list", &slot.path, errno)),
+        };
+        let mut attempts = Vec::new();
+        while let Some(entry) = self.sys.next(&mut listing) {
+            let entry = entry.map_err(|errno| failed("list", &slot.path, errno))?;
+            attempts.extend(entry.name.as_deref().and_then(layout::parse_lease_name));
+        }
+        attempts.sort_unstable();
+        Ok(attempts)
+    }
+
+    fn unlink(&self, at: &S::Dir, path: &str, shown: &str) -> Result<()> {
+        match self.sys.unlink(at, path) {
+            Ok(()) | Err(Errno::NOENT | Errno::STALE) => Ok(()),
+            Err(errno) => Err(failed("remove", shown, errno)),
+        }
+    }
+
+    fn clean(&self, slot: &Slot<S>, finished: bool, leases: &[u32]) -> Result<()> {
+        let in_slot = |name: &str| self.unlink(&slot.dir, name, &format!("{}/{name}", slot.path));
+        if finished {
+            in_slot(layout::TASK)?;
+        }
+        for attempt in leases {
+            in_slot(&layout::lease_name(*attempt))?;
+        }
+        let remove = || self.sys.rmdir(&self.root, &slot.path);
+        let mut removed = remove();
+        if matches!(removed, Err(Errno::NOTEMPTY | Errno::EXIST)) {
+            // A lease that we did not know of; or a file that is not ours, which stays.
+            for attempt in self.leases(slot)? {
+                in_slot(&layout::lease_name(attempt))?;
+            }
+            removed = remove();
+        }
+        match removed {
+            Ok(()) | Err(Errno::NOENT | Errno::STALE | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+            Err(errno) => Err(failed("remove", &slot.path, errno)),
+        }
+    }
+
+    fn now(&self) -> Result<Timestamp> {
+        self.means()?;
+        let error = |errno| failed("write to", layout::TMP, errno);
+        let staged = self.stage(layout::TMP, b"\n").map_err(error)?;
+        let meta = self.sys.file_meta(&staged.file);
+        self.unstage(&staged);
+        Ok(meta.map_err(error)?.modified)
+    }
+
+    fn create_lease(&self, slot: &Slot<S>, attempt: u32, draft: &Draft<S>) -> Result<Created> {
+        let name = layout::lease_name(attempt);
+        let placed = match &draft.unnamed {
+            Some(file) => match self.sys.link_file(file, &slot.dir, &name) {
+                Ok(()) => Ok(Created::New),
+                Err(Errno::EXIST) => Ok(Created::Exists),
+                Err(errno) => Err(errno),
+            },
+            None => self.stage(layout::TMP, &draft.bytes).and_then(|staged: Staged<S::File>| {
+                let placed = self.place(&staged, &slot.dir, &name);
+                self.unstage(&staged);
+                placed
+            }),
+        };
+        match placed {
+            Ok(created) => Ok(created),
+            Err(Errno::NOENT | Errno::STALE) => Ok(Created::Exists),
+            Err(errno) => Err(failed("create", &format!("{}/{name}", slot.path), errno)),
+        }
+    }
+
+    /// Where the records of an id end. They have no gaps, so doubling and halving finds it.
+    fn last_life(&self, paths: &dyn Fn(Generation) -> [String; 2]) -> Result<Option<Generation>> {
+        let finished = |generation| {
+            let [completed, failed] = paths(generation);
+            Ok::<_, Error>(
+                self.exists(&self.root, &completed)? || self.exists(&self.root, &failed)?,
+            )
+        };
+        if !finished(1)? {
+            return Ok(None);
+        }
+        let (mut there, mut missing) = (1_u32, 2_u32);
+        while finished(missing)? {
+            there = missing;
+            missing = missing.checked_mul(2).ok_or_else(|| {
+                Error::damaged("a task id with more than two thousand million lives")
+            })?;
+        }
+        while missing - there > 1 {
+            let middle = there + (missing - there) / 2;
+            if finished(middle)? { there = middle } else { missing = middle }
+        }
+        Ok(Some(there))
+    }
+}
+
+#[async_trait]
+impl<S: Sys> Tree for Filesystem<S> {
+    type Slot = Slot<S>;
+    type Draft = Draft<S>;
+    type Cursor = Cursor<S>;
+
+    fn properties(&self) -> &Properties {
+        &self.inner.properties
+    }
+
+    async fn read(&self, path: &str) -> Result<Option<Stored>> {
+        self.inner.read(&self.inner.root, path, path)
+    }
+
+    async fn create(&self, path: &str, bytes: &[u8]) -> Result<Created> {
+        let answers = self.inner.commit(&[(path.to_owned(), bytes.to_vec())], true);
+        answers.into_iter().next().unwrap_or(Ok(Created::Exists))
+    }
+
+    async fn replace(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        let inner = &self.inner;
+        inner.ensure_dir(layout::TMP, false)?;
+        if let Some((dir, _)) = path.rsplit_once('/') {
+            inner.ensure_dir(dir, false)?;
+        }
+        let written = inner.overwrite(&inner.root, path, bytes);
+        written.map_err(|errno| failed("write", path, errno))
+    }
+
+    async fn remove(&self, path: &str) -> Result<()> {
+        self.inner.unlink(&self.inner.root, path, path)
+    }
+
+    async fn list(
+        &self,
+        dir: &str,
+        from: Option<Cursor<S>>,
+        limit: usize,
+    ) -> Result<Page<Cursor<S>>> {
+        self.inner.list(dir, from, limit)
+    }
+
+    async fn last_life(
+        &self,
+        paths: &(dyn for<'a> Fn(Generation) -> [String; 2] + Sync),
+    ) -> Result<Option<Generation>> {
+        self.inner.last_life(paths)
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.inner.now()
+    }
+
+    async fn stamp(&self, dir: &str, now: Timestamp) -> Result<Option<u64>> {
+        match self.inner.sys.stat(&self.inner.root, dir) {
+            // A folder changed within the current tick can change again without showing it.
+            Ok(meta) if meta.modified + sys::TICK * 2 >= now => Ok(None),
+            Ok(meta) => Ok(Some(meta.modified.as_nanosecond() as u64)),
+            Err(Errno::NOENT) => Ok(Some(0)),
+            Err(errno) => Err(failed("look at", dir, errno)),
+        }
+    }
+
+    async fn changed(&self) {
+        self.inner.watch.changed(&self.inner.properties).await;
+    }
+
+    async fn ring(&self) {
+        let _ = self.inner.sys.touch(&self.inner.root, layout::TMP);
+    }
+
+    async fn publish(&self, tasks: &[(String, Vec<u8>)], durable: bool) -> Vec<Result<Created>> {
+        self.inner.publish(tasks, durable)
+    }
+
+    async fn promote(&self, from: &str, to: &str, durable: bool) -> Result<Created> {
+        let moved = self.inner.rename_folder(from, to, durable)?;
+        if durable && moved == Some(Created::New) {
+            let dir = to.rsplit_once('/').map_or(".", |(dir, _)| dir);
+            match self.inner.sys.sync_dir(&self.inner.root, dir) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(failed("sync", dir, errno)),
+            }
+        }
+        Ok(moved.unwrap_or(Created::Exists))
+    }
+
+    async fn open(&self, dir: &str) -> Result<Option<Slot<S>>> {
+        match self.inner.sys.open_dir(&self.inner.root, dir) {
+            Ok(opened) => {
+                let path = dir.to_owned();
+                Ok(Some(Slot { dir: opened, path }))
+            }
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(failed("open", dir, errno)),
+        }
+    }
+
+    async fn draft(&self, bytes: &[u8]) -> Result<Draft<S>> {
+        let unnamed = match self.inner.means()? {
+            Means::Unnamed => {
+                let staged = self.inner.stage(layout::TMP, bytes);
+                Some(staged.map_err(|errno| failed("write to", layout::TMP, errno))?.file)
+            }
+            Means::Linked | Means::Renamed => None,
+        };
+        let bytes = bytes.to_vec();
+        Ok(Draft { bytes, unnamed })
+    }
+
+    async fn create_lease(
+        &self,
+        slot: &Slot<S>,
+        attempt: u32,
+        draft: &Draft<S>,
+    ) -> Result<Created> {
+        self.inner.create_lease(slot, attempt, draft)
+    }
+
+    async fn replace_lease(&self, slot: &Slot<S>, attempt: u32, bytes: &[u8]) -> Result<()> {
+        let name = layout::lease_name(attempt);
+        let inner = &self.inner;
+        inner.ensure_dir(layout::TMP, false)?;
+        let written = inner.overwrite(&slot.dir, &name, bytes);
+        written.map_err(|errno| failed("write", &format!("{}/{name}", slot.path), errno))
+    }
+
+    async fn leases(&self, slot: &Slot<S>) -> Result<Vec<u32>> {
+        self.inner.leases(slot)
+    }
+
+    async fn read_lease(&self, slot: &Slot<S>, attempt: u32) -> Result<Option<Stored>> {
+        let name = layout::lease_name(attempt);
+        self.inner.read(&slot.dir, &name, &format!("{}/{name}", slot.path))
+    }
+
+    async fn look(&self, slot: &Slot<S>, attempt: u32, records: &[String; 2]) -> Result<Look> {
+        let inner = &self.inner;
+        let task = inner.read(&slot.dir, layout::TASK, &format!("{}/task.json", slot.path))?;
+        let superseded = inner.exists(&slot.dir, &layout::lease_name(attempt + 1))?;
+        let [completed, failed] = records;
+        let finished =
+            inner.exists(&inner.root, completed)? || inner.exists(&inner.root, failed)?;
+        Ok(Look { task, superseded, finished })
+    }
+
+    async fn probe(&self, slot: &Slot<S>, attempt: u32) -> Result<Probe> {
+        let inner = &self.inner;
+        Ok(Probe {
+            task: inner.exists(&slot.dir, layout::TASK)?,
+            superseded: inner.exists(&slot.dir, &layout::lease_name(attempt + 1))?,
+        })
+    }
+
+    async fn commit(&self, records: &[(String, Vec<u8>)], durable: bool) -> Vec<Result<Created>> {
+        self.inner.commit(records, durable)
+    }
+
+    async fn clean(&self, slot: &Slot<S>, finished: bool, leases: &[u32]) -> Result<()> {
+        self.inner.clean(slot, finished, leases)
+    }
+}

@@ -1,0 +1,250 @@
+//! A queue in this process's memory, shaped like a bucket: keys, whole values, create-if-absent.
+//!
+//! For tests and for programs that want the contract without the storage. Nothing survives the
+//! process, so its durability is only that of the process.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use tokio::sync::Notify;
+
+use crate::clock::{Env, lock};
+use crate::error::{Error, Result};
+use crate::layout;
+use crate::model::Generation;
+use crate::store::{Created, Entry, EntryKind, Look, Page, Probe, Properties, Stored, Tree};
+
+/// Keys and values, shared by all clones.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    objects: Arc<Mutex<BTreeMap<String, Stored>>>,
+    changed: Arc<Notify>,
+    env: Env,
+    properties: Properties,
+}
+
+impl Memory {
+    /// An empty store whose clock is that of `env`.
+    pub fn new(env: Env) -> Self {
+        Self {
+            objects: Arc::default(),
+            changed: Arc::default(),
+            env,
+            properties: Properties {
+                provider: "memory",
+                address: "memory:".to_owned(),
+                blocking: false,
+                concurrency: 1,
+                time_resolution: Duration::from_millis(1),
+                heartbeat_every: Duration::from_secs(60),
+                notices_changes: true,
+            },
+        }
+    }
+
+    fn stored(&self, bytes: &[u8]) -> Stored {
+        Stored { bytes: bytes.to_vec(), modified: self.env.clock().wall() }
+    }
+
+    fn create_object(&self, path: &str, bytes: &[u8]) -> Created {
+        let stored = self.stored(bytes);
+        match lock(&self.objects).entry(path.to_owned()) {
+            std::collections::btree_map::Entry::Occupied(_) => Created::Exists,
+            std::collections::btree_map::Entry::Vacant(vacant) => {
+                vacant.insert(stored);
+                Created::New
+            }
+        }
+    }
+}
+
+fn task_key(dir: &str) -> String {
+    format!("{dir}/{}", layout::TASK)
+}
+
+fn lease_key(dir: &str, attempt: u32) -> String {
+    format!("{dir}/{}", layout::lease_name(attempt))
+}
+
+#[async_trait]
+impl Tree for Memory {
+    type Slot = String;
+    type Draft = Vec<u8>;
+    type Cursor = String;
+
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    async fn read(&self, path: &str) -> Result<Option<Stored>> {
+        Ok(lock(&self.objects).get(path).cloned())
+    }
+
+    async fn create(&self, path: &str, bytes: &[u8]) -> Result<Created> {
+        Ok(self.create_object(path, bytes))
+    }
+
+    async fn replace(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        let stored = self.stored(bytes);
+        lock(&self.objects).insert(path.to_owned(), stored);
+        Ok(())
+    }
+
+    async fn remove(&self, path: &str) -> Result<()> {
+        lock(&self.objects).remove(path);
+        Ok(())
+    }
+
+    async fn list(&self, dir: &str, from: Option<String>, limit: usize) -> Result<Page<String>> {
+        let prefix = if dir == "." { String::new() } else { format!("{dir}/") };
+        let objects = lock(&self.objects);
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut start = match from {
+            Some(last) => Bound::Excluded(last),
+            None => Bound::Included(prefix.clone()),
+        };
+        loop {
+            let next = objects.range((start, Bound::Unbounded)).next();
+            let Some(rest) = next.and_then(|(key, _)| key.strip_prefix(&prefix)) else {
+                return Ok(Page { entries, next: None });
+            };
+            let (name, kind) = match rest.split_once('/') {
+                Some((name, _)) => (name, EntryKind::Folder),
+                None => (rest, EntryKind::File),
+            };
+            // Past everything below this name: '0' is the character after '/'.
+            let past = match kind {
+                EntryKind::Folder => format!("{prefix}{name}0"),
+                _ => format!("{prefix}{name}\0"),
+            };
+            let name = name.to_owned();
+            entries.push(Entry { name, kind });
+            if entries.len() >= limit {
+                let next = Some(past);
+                return Ok(Page { entries, next });
+            }
+            start = Bound::Included(past);
+        }
+    }
+
+    async fn last_life(
+        &self,
+        paths: &(dyn for<'a> Fn(Generation) -> [String; 2] + Sync),
+    ) -> Result<Option<Generation>> {
+        let objects = lock(&self.objects);
+        let finished = |generation: &Generation| {
+            paths(*generation).iter().any(|path| objects.contains_key(path))
+        };
+        Ok((1..).take_while(finished).last())
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        Ok(self.env.clock().wall())
+    }
+
+    async fn stamp(&self, _: &str, _: Timestamp) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    async fn ring(&self) {
+        self.changed.notify_waiters();
+        self.changed.notify_one();
+    }
+
+    async fn publish(&self, tasks: &[(String, Vec<u8>)], _: bool) -> Vec<Result<Created>> {
+        let answers = tasks
+            .iter()
+            .map(|(dir, bytes)| Ok(self.create_object(&task_key(dir), bytes)))
+            .collect();
+        self.ring().await;
+        answers
+    }
+
+    async fn promote(&self, from: &str, to: &str, _: bool) -> Result<Created> {
+        let mut objects = lock(&self.objects);
+        let (from, to) = (task_key(from), task_key(to));
+        if objects.contains_key(&to) {
+            return Ok(Created::Exists);
+        }
+        let Some(mut task) = objects.remove(&from) else { return Ok(Created::Exists) };
+        task.modified = self.env.clock().wall();
+        objects.insert(to, task);
+        Ok(Created::New)
+    }
+
+    async fn open(&self, dir: &str) -> Result<Option<String>> {
+        Ok(Some(dir.to_owned()))
+    }
+
+    async fn draft(&self, bytes: &[u8]) -> Result<Vec<u8>> {
+        Ok(bytes.to_vec())
+    }
+
+    async fn create_lease(&self, slot: &String, attempt: u32, draft: &Vec<u8>) -> Result<Created> {
+        Ok(self.create_object(&lease_key(slot, attempt), draft))
+    }
+
+    async fn replace_lease(&self, slot: &String, attempt: u32, bytes: &[u8]) -> Result<()> {
+        let stored = self.stored(bytes);
+        match lock(&self.objects).get_mut(&lease_key(slot, attempt)) {
+            Some(lease) => *lease = stored,
+            None => return Err(Error::not_found(format!("no lease {attempt} in '{slot}'"))),
+        }
+        Ok(())
+    }
+
+    async fn leases(&self, slot: &String) -> Result<Vec<u32>> {
+        let prefix = format!("{slot}/");
+        let objects = lock(&self.objects);
+        let keys = objects.range(prefix.clone()..).map_while(|(key, _)| key.strip_prefix(&prefix));
+        let mut attempts: Vec<u32> = keys.filter_map(layout::parse_lease_name).collect();
+        attempts.sort_unstable();
+        Ok(attempts)
+    }
+
+    async fn read_lease(&self, slot: &String, attempt: u32) -> Result<Option<Stored>> {
+        self.read(&lease_key(slot, attempt)).await
+    }
+
+    async fn look(&self, slot: &String, attempt: u32, records: &[String; 2]) -> Result<Look> {
+        let objects = lock(&self.objects);
+        Ok(Look {
+            task: objects.get(&task_key(slot)).cloned(),
+            superseded: objects.contains_key(&lease_key(slot, attempt + 1)),
+            finished: records.iter().any(|record| objects.contains_key(record)),
+        })
+    }
+
+    async fn probe(&self, slot: &String, attempt: u32) -> Result<Probe> {
+        let objects = lock(&self.objects);
+        Ok(Probe {
+            task: objects.contains_key(&task_key(slot)),
+            superseded: objects.contains_key(&lease_key(slot, attempt + 1)),
+        })
+    }
+
+    async fn commit(&self, records: &[(String, Vec<u8>)], _: bool) -> Vec<Result<Created>> {
+        let create = |(path, bytes): &(String, Vec<u8>)| Ok(self.create_object(path, bytes));
+        records.iter().map(create).collect()
+    }
+
+    async fn clean(&self, slot: &String, finished: bool, _: &[u32]) -> Result<()> {
+        let attempts = self.leases(slot).await?;
+        let mut objects = lock(&self.objects);
+        if finished {
+            objects.remove(&task_key(slot));
+        }
+        for attempt in attempts {
+            objects.remove(&lease_key(slot, attempt));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,188 @@
+//! What a substrate must be able to do: the seam between the protocol and a directory, a bucket or
+//! a simulation.
+//!
+//! Invariant: a store knows no policy. It does not know what a lease means or when a task is done;
+//! it creates if absent, replaces, reads, lists and removes, each in its own best native way, and
+//! says truthfully which of two racing creates won. Paths are relative to the queue's root and come
+//! from [`crate::layout`] alone.
+
+pub mod fs;
+pub mod memory;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+use crate::error::Result;
+use crate::model::Generation;
+
+/// The answer to a create-if-absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// It was not there, and now it is: we won.
+    New,
+    /// It was there already; what is in it says who won. It may be us, if an answer was lost.
+    Exists,
+}
+
+/// A file's content, and when the store says it was last written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The content.
+    pub bytes: Vec<u8>,
+    /// The time of the last write, on the store's clock.
+    pub modified: Timestamp,
+}
+
+/// What a name in a listing stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A folder, or in a bucket a common prefix.
+    Folder,
+    /// A file or object.
+    File,
+    /// Something we never make: a symbolic link, a device, a name that is no text.
+    Other,
+}
+
+/// One name in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name within its folder.
+    pub name: String,
+    /// What it stands for.
+    pub kind: EntryKind,
+}
+
+/// A part of a listing, in whatever order the store likes.
+#[derive(Debug)]
+pub struct Page<C> {
+    /// The names.
+    pub entries: Vec<Entry>,
+    /// Where to go on, if there may be more.
+    pub next: Option<C>,
+}
+
+/// What a claimer must know after it has created its lease; see [`Tree::look`].
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// The task, if it is still there.
+    pub task: Option<Stored>,
+    /// The attempt after ours exists.
+    pub superseded: bool,
+    /// One of the terminal records exists.
+    pub finished: bool,
+}
+
+/// What an owner must know before it finishes; see [`Tree::probe`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// The task is still there.
+    pub task: bool,
+    /// The attempt after ours exists.
+    pub superseded: bool,
+}
+
+/// What a store is and can do.
+#[derive(Clone, Debug)]
+pub struct Properties {
+    /// The provider's name, for messages.
+    pub provider: &'static str,
+    /// Where the queue is, for messages.
+    pub address: String,
+    /// Calls block the thread instead of waiting asynchronously.
+    pub blocking: bool,
+    /// How many calls of one batch are worth having in flight at once.
+    pub concurrency: usize,
+    /// Two writes closer together than this may carry the same modification time.
+    pub time_resolution: Duration,
+    /// The longest sensible time between heartbeats, however long the lease.
+    pub heartbeat_every: Duration,
+    /// [`Tree::changed`] tells of what other processes do here. If not, it has to be polled for.
+    pub notices_changes: bool,
+}
+
+/// A queue's storage. See the module's documentation for what an implementation must not do.
+#[async_trait]
+pub trait Tree: Send + Sync + 'static {
+    /// A task's folder, held from claim to ack: whatever happens to its name meanwhile, it stays the
+    /// same folder.
+    type Slot: Send + Sync + 'static;
+    /// A lease's content, ready to be put into any number of task folders.
+    type Draft: Send + Sync + 'static;
+    /// Where a listing goes on.
+    type Cursor: Send + 'static;
+
+    /// What this store is and can do.
+    fn properties(&self) -> &Properties;
+
+    /// Reads a file; `None` if there is none.
+    async fn read(&self, path: &str) -> Result<Option<Stored>>;
+    /// Creates a file with its whole content, if there is none, and makes it durable.
+    async fn create(&self, path: &str, bytes: &[u8]) -> Result<Created>;
+    /// Writes a file whole, whether or not there is one. Readers see the old content or the new.
+    async fn replace(&self, path: &str, bytes: &[u8]) -> Result<()>;
+    /// Removes a file; that there is none is no error.
+    async fn remove(&self, path: &str) -> Result<()>;
+    /// Lists a folder in parts of about `limit` names; a folder that is not there is empty.
+    async fn list(
+        &self,
+        dir: &str,
+        from: Option<Self::Cursor>,
+        limit: usize,
+    ) -> Result<Page<Self::Cursor>>;
+    /// The highest generation for which a terminal record exists; `paths` names the two places where
+    /// the record of a generation can be. Records of an id exist without gaps from the first on.
+    async fn last_life(
+        &self,
+        paths: &(dyn for<'a> Fn(Generation) -> [String; 2] + Sync),
+    ) -> Result<Option<Generation>>;
+
+    /// The store's own time: the modification time of something just written.
+    async fn now(&self) -> Result<Timestamp>;
+    /// Changes whenever a name is added to or removed from the folder after `now`; `None` if that
+    /// cannot be told.
+    async fn stamp(&self, dir: &str, now: Timestamp) -> Result<Option<u64>>;
+    /// Waits until something may have changed, if [`Properties::notices_changes`]; else for ever.
+    async fn changed(&self);
+    /// Tells those who wait in [`Tree::changed`] to look again.
+    async fn ring(&self);
+
+    /// Publishes whole tasks under their folders' paths, each if absent, sharing the cost of making
+    /// them durable.
+    async fn publish(&self, tasks: &[(String, Vec<u8>)], durable: bool) -> Vec<Result<Created>>;
+    /// Moves a whole task from one folder path to another, if that is absent. If it is not, or if
+    /// there is nothing to move, nothing changes.
+    async fn promote(&self, from: &str, to: &str, durable: bool) -> Result<Created>;
+    /// Opens a task's folder; `None` if there is none.
+    async fn open(&self, dir: &str) -> Result<Option<Self::Slot>>;
+    /// Prepares a lease.
+    async fn draft(&self, bytes: &[u8]) -> Result<Self::Draft>;
+    /// Creates the lease of an attempt, if absent. A folder that is gone answers `Exists`.
+    async fn create_lease(
+        &self,
+        slot: &Self::Slot,
+        attempt: u32,
+        draft: &Self::Draft,
+    ) -> Result<Created>;
+    /// Writes the lease of an attempt whole. A folder that is gone is `NotFound`.
+    async fn replace_lease(&self, slot: &Self::Slot, attempt: u32, bytes: &[u8]) -> Result<()>;
+    /// The numbers of all leases in a task's folder, ascending.
+    async fn leases(&self, slot: &Self::Slot) -> Result<Vec<u32>>;
+    /// Reads the lease of an attempt.
+    async fn read_lease(&self, slot: &Self::Slot, attempt: u32) -> Result<Option<Stored>>;
+    /// In one round trip: the task, whether the attempt after `attempt` exists, and whether one of
+    /// `records` does.
+    async fn look(&self, slot: &Self::Slot, attempt: u32, records: &[String; 2]) -> Result<Look>;
+    /// The same without reading: whether the task, and the attempt after `attempt`, exist.
+    async fn probe(&self, slot: &Self::Slot, attempt: u32) -> Result<Probe>;
+    /// Creates terminal records, each if absent, sharing the cost of making them durable. They are
+    /// durable when this returns, also those that existed.
+    async fn commit(&self, records: &[(String, Vec<u8>)], durable: bool) -> Vec<Result<Created>>;
+    /// Removes what is left of a task: if it has `finished`, the task file first; once that is gone
+    /// its leases (`leases` names those that are known, others may exist), then the folder. Without a
+    /// record only a folder that has lost its task may be cleaned, and a task file that appears there
+    /// meanwhile stays. Files that are not ours stay.
+    async fn clean(&self, slot: &Self::Slot, finished: bool, leases: &[u32]) -> Result<()>;
+}
