@@ -3,12 +3,16 @@
 //! See [`Queue`] for the contract, [`open`] for the way in.
 
 pub mod clock;
+#[cfg(feature = "conformance")]
+#[allow(clippy::unwrap_used, clippy::expect_used, reason = "a suite of tests")]
+pub mod conformance;
 mod error;
 mod format;
 mod layout;
 pub mod model;
 pub mod queue;
 pub mod store;
+pub mod worker;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -266,6 +266,10 @@ impl<T: Tree> Queue for TreeQueue<T> {
         &self.core.worker_id
     }
 
+    fn heartbeat_every(&self, lease: Duration) -> Duration {
+        (lease / 3).min(self.core.tree.properties().heartbeat_every)
+    }
+
     async fn push(&self, tasks: Vec<NewTask>) -> Answers<Pushed> {
         if let Some(error) = oversized(tasks.len()) {
             return alike(tasks.len(), error);

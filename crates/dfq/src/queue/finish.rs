@@ -277,6 +277,7 @@ impl<T: Tree> Core<T> {
         lease: &Lease,
     ) -> Result<()> {
         self.check_owned(holding, receipt)?;
+        self.check_own_file(held, receipt).await?;
         self.check_unchallenged(held, receipt).await?;
         self.write_own(held, receipt, lease).await
     }

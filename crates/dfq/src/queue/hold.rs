@@ -70,10 +70,7 @@ impl<T: Tree> Core<T> {
         let mut holding = held.holding.lock().await;
         self.check_owned(&holding, receipt)?;
         let before = self.env.monotonic();
-        match self.tree.read_lease(&held.slot, receipt.attempt).await? {
-            Some(stored) if is_ours(&stored.bytes, receipt) => {}
-            _ => return Err(self.lost(receipt, "its lease was taken away").await?),
-        }
+        self.check_own_file(&held, receipt).await?;
         self.check_unchallenged(&held, receipt).await?;
         let length = Duration::try_from(holding.lease.length()).unwrap_or(Duration::ZERO);
         let now = self.now().await?;
@@ -147,6 +144,14 @@ impl<T: Tree> Core<T> {
             return Err(ran_out(receipt));
         }
         Ok(())
+    }
+
+    /// Ours by our own file: another process with the same receipt has not given the task back.
+    pub(super) async fn check_own_file(&self, held: &Held<T>, receipt: &Receipt) -> Result<()> {
+        match self.tree.read_lease(&held.slot, receipt.attempt).await? {
+            Some(stored) if is_ours(&stored.bytes, receipt) => Ok(()),
+            _ => Err(self.lost(receipt, "it was given back or taken away").await?),
+        }
     }
 
     /// Ours by the tree: the task is there, and nobody has claimed it after us.

@@ -68,6 +68,8 @@ pub trait Queue: Send + Sync {
     fn address(&self) -> &str;
     /// The name under which this handle claims.
     fn worker_id(&self) -> &str;
+    /// How often a lease of this length should be renewed here.
+    fn heartbeat_every(&self, lease: Duration) -> Duration;
 
     /// Adds tasks. When this returns they are durable.
     async fn push(&self, tasks: Vec<NewTask>) -> Answers<Pushed>;

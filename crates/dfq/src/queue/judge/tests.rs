@@ -68,7 +68,7 @@ fn a_word_from_far_in_the_future_is_not_believed() {
 #[test]
 fn an_unreadable_lease_is_judged_by_its_age_and_the_queues_lease() {
     let empty = Seen::new(1, &Stored { bytes: Vec::new(), modified: at(0) });
-    assert_eq!(verdict(&[empty.clone()], 599), Verdict::Held(at(600)));
+    assert_eq!(verdict(std::slice::from_ref(&empty), 599), Verdict::Held(at(600)));
     assert_eq!(verdict(&[empty], 600), Verdict::Stale);
 }
 

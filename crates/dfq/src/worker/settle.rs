@@ -1,0 +1,159 @@
+//! Telling the queue what became of tasks, many at a time.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::task::Id;
+
+use super::Verdict;
+use super::heart::Heart;
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::Receipt;
+use crate::queue::{Nack, Queue, Release};
+
+/// A task whose handler is done, but of which the queue does not know yet.
+#[derive(Clone, Debug)]
+pub(super) struct Finished {
+    pub(super) receipt: Receipt,
+    pub(super) verdict: Verdict,
+    /// How often the store has refused to hear of it.
+    tries: u32,
+}
+
+/// Tasks that this worker has.
+#[derive(Debug, Default)]
+pub(super) struct Running {
+    handled: HashMap<Id, Receipt>,
+    unsettled: Vec<Finished>,
+}
+
+impl Running {
+    pub(super) fn len(&self) -> usize {
+        self.handled.len() + self.unsettled.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn add(&mut self, id: Id, receipt: Receipt) {
+        self.handled.insert(id, receipt);
+    }
+
+    pub(super) fn finished(&mut self, id: Id, verdict: Verdict) {
+        if let Some(receipt) = self.handled.remove(&id) {
+            self.unsettled.push(Finished { receipt, verdict, tries: 0 });
+        }
+    }
+
+    /// What handlers did not come to the end of is given back.
+    pub(super) fn abandon(&mut self) {
+        for (_, receipt) in self.handled.drain() {
+            let verdict =
+                Verdict::Release { reason: Some("its worker stopped".into()), delay: None };
+            self.unsettled.push(Finished { receipt, verdict, tries: 0 });
+        }
+    }
+
+    pub(super) fn has_unsettled(&self) -> bool {
+        !self.unsettled.is_empty()
+    }
+
+    pub(super) fn unsettled(&self) -> impl Iterator<Item = &Finished> {
+        self.unsettled.iter()
+    }
+
+    pub(super) fn take_unsettled(&mut self) -> Vec<Finished> {
+        std::mem::take(&mut self.unsettled)
+    }
+
+    pub(super) fn put_back(&mut self, finished: Finished) {
+        self.unsettled.push(finished);
+    }
+
+    /// When to try again what the store refused: soon, then less and less often.
+    pub(super) fn retry_in(&self) -> Duration {
+        let tries = self.unsettled.iter().map(|finished| finished.tries).min().unwrap_or(0);
+        Duration::from_millis(100 << tries.min(6))
+    }
+}
+
+/// Tells the queue; answers with those that it could not take note of and that are still ours.
+pub(super) async fn settle(queue: &dyn Queue, all: Vec<Finished>, heart: &Heart) -> Vec<Finished> {
+    let mut kinds: [Vec<Finished>; 4] = Default::default();
+    for finished in all {
+        let kind = match &finished.verdict {
+            _ if heart.is_lost(&finished.receipt) => {
+                heart.count(|counts| &counts.lost);
+                continue;
+            }
+            Verdict::Ack => 0,
+            Verdict::Retry { .. } => 1,
+            Verdict::Fail { .. } => 2,
+            Verdict::Release { .. } => 3,
+        };
+        kinds[kind].push(finished);
+    }
+    let mut again = Vec::new();
+    for (kind, batch) in kinds.into_iter().enumerate() {
+        if batch.is_empty() {
+            continue;
+        }
+        let answers = tell(queue, kind, &batch).await;
+        for (finished, answer) in batch.into_iter().zip(answers) {
+            match answer {
+                Ok(()) => heart.count(|counts| match kind {
+                    0 => &counts.completed,
+                    1 => &counts.retried,
+                    2 => &counts.failed,
+                    _ => &counts.released,
+                }),
+                Err(error) if is_passing(&error) => {
+                    let key = finished.receipt.key();
+                    tracing::warn!(%key, %error, "the queue could not be told; trying again");
+                    again.push(Finished { tries: finished.tries + 1, ..finished });
+                }
+                Err(error) => {
+                    let key = finished.receipt.key();
+                    tracing::warn!(%key, %error, "task was not ours any more");
+                    heart.count(|counts| &counts.lost);
+                }
+            }
+        }
+    }
+    again
+}
+
+async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<()>> {
+    let receipts = batch.iter().map(|finished| finished.receipt.clone());
+    let with_verdicts = receipts.clone().zip(batch.iter().map(|finished| finished.verdict.clone()));
+    match kind {
+        0 => queue.ack(receipts.collect()).await,
+        1 => {
+            let nacks = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
+                Verdict::Retry { error, delay } => Some(Nack { receipt, error, delay }),
+                _ => None,
+            });
+            queue.nack(nacks.collect()).await
+        }
+        2 => {
+            let failures = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
+                Verdict::Fail { reason } => Some((receipt, reason)),
+                _ => None,
+            });
+            queue.fail(failures.collect()).await
+        }
+        _ => {
+            let releases = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
+                Verdict::Release { reason, delay } => Some(Release { receipt, delay, reason }),
+                _ => None,
+            });
+            queue.release(releases.collect()).await
+        }
+    }
+}
+
+/// The store could not, but the task is still ours.
+fn is_passing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Full | ErrorKind::Denied)
+}

@@ -1,0 +1,130 @@
+//! The conformance suite over every provider that this crate has.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dfq::clock::{ManualClock, SeededChance};
+use dfq::conformance::Provider;
+use dfq::model::Layout;
+use dfq::store::memory::Memory;
+use dfq::{Env, OpenOptions, Queue, Settings, TreeQueue};
+
+struct InMemory {
+    clock: ManualClock,
+    env: Env,
+    store: Memory,
+}
+
+#[async_trait]
+impl Provider for InMemory {
+    async fn worker(&self, settings: &Settings) -> Arc<dyn Queue> {
+        let create = Some(settings.clone());
+        let options = OpenOptions { env: self.env.clone(), create, worker_id: None };
+        Arc::new(TreeQueue::open(self.store.clone(), options).await.unwrap())
+    }
+
+    async fn pass(&self, time: Duration) {
+        self.clock.advance(time);
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_secs(600)
+    }
+}
+
+/// A queue in a folder, in real time.
+struct Folder {
+    dir: tempfile::TempDir,
+    layout: Layout,
+}
+
+impl Folder {
+    fn new(parent: &Path, layout: Layout) -> Self {
+        let dir = tempfile::tempdir_in(parent).unwrap();
+        Self { dir, layout }
+    }
+}
+
+#[async_trait]
+impl Provider for Folder {
+    async fn worker(&self, settings: &Settings) -> Arc<dyn Queue> {
+        let create = Some(Settings { layout: self.layout, ..settings.clone() });
+        let options = OpenOptions { create, ..OpenOptions::default() };
+        dfq::open(self.dir.path().join("a queue"), options).await.unwrap()
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the store's clock is the machine's")]
+    async fn pass(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_millis(1200)
+    }
+}
+
+fn target_dir() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+}
+
+mod memory {
+    use super::*;
+
+    async fn make() -> InMemory {
+        let clock = ManualClock::default();
+        let env = Env::new(Arc::new(clock.clone()), Arc::new(SeededChance::new(7)));
+        InMemory { clock, store: Memory::new(env.clone()), env }
+    }
+
+    dfq::conformance_tests!(make);
+}
+
+mod folder {
+    use super::*;
+
+    async fn make() -> Folder {
+        Folder::new(&target_dir(), Layout::Sharded)
+    }
+
+    dfq::conformance_tests!(make);
+}
+
+mod flat_folder {
+    use super::*;
+
+    async fn make() -> Folder {
+        Folder::new(&target_dir(), Layout::Flat)
+    }
+
+    dfq::conformance_tests!(make);
+}
+
+mod tmpfs {
+    use super::*;
+
+    async fn make() -> Folder {
+        // Where there is no such mount, an ordinary folder is tested once more.
+        let shm = Path::new("/dev/shm");
+        let usable = tempfile::tempdir_in(shm).is_ok();
+        Folder::new(
+            if usable { shm } else { Path::new(env!("CARGO_TARGET_TMPDIR")) },
+            Layout::Sharded,
+        )
+    }
+
+    dfq::conformance_tests!(make);
+}
+
+/// Another filesystem, where one is mounted for the purpose (`./test` does if it may).
+mod extra_mount {
+    use super::*;
+
+    async fn make() -> Folder {
+        let mount = std::env::var_os("DFQ_TEST_MOUNT").map_or_else(target_dir, PathBuf::from);
+        Folder::new(&mount, Layout::Sharded)
+    }
+
+    dfq::conformance_tests!(make);
+}
