@@ -19,7 +19,7 @@ use std::time::Duration;
 use jiff::{Timestamp, Unit, civil, tz::TimeZone};
 use sha2::{Digest, Sha256};
 
-use crate::model::{Layout, Outcome, TaskId, TaskKey};
+use crate::model::{Generation, Layout, Outcome, TaskId, TaskKey};
 
 /// The queue's settings.
 pub(crate) const SETTINGS: &str = "queue.json";
@@ -37,6 +37,9 @@ pub(crate) const WORKERS: &str = "workers";
 pub(crate) const TMP: &str = "tmp";
 /// The task itself, within its folder.
 pub(crate) const TASK: &str = "task.json";
+
+/// Nobody lives that often; a name that says so is somebody else's.
+const MAX_GENERATION: Generation = 1_000_000_000;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
@@ -179,7 +182,9 @@ fn push_stem(out: &mut String, key: &TaskKey) {
 pub(crate) fn parse_canonical_stem(name: &str) -> Option<TaskKey> {
     let (encoded, generation) = match name.split_once('@') {
         None => (name, 1),
-        Some((encoded, digits)) => (encoded, parse_count(digits).filter(|g| *g >= 2)?),
+        Some((encoded, digits)) => {
+            (encoded, parse_count(digits).filter(|g| (2..=MAX_GENERATION).contains(g))?)
+        }
     };
     let id = TaskId::new(decode(encoded)?).ok()?;
     Some(TaskKey::new(id, generation))

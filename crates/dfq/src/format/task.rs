@@ -11,7 +11,7 @@ use super::lease::StateDoc;
 use super::{Time, hex, time, timestamp, unhex};
 use crate::error::{Error, Result};
 use crate::model::{
-    AttemptSummary, LeaseState, MAX_TASK_BYTES, Outcome, Payload, Record, TaskId, TaskKey, TaskMeta,
+    AttemptSummary, LeaseState, Outcome, Payload, Record, TaskId, TaskKey, TaskMeta,
 };
 
 /// The one member that is ours.
@@ -153,22 +153,19 @@ pub(crate) fn member<'a>(json: &'a str, name: &str) -> Option<&'a str> {
 
 /// Takes a payload apart from the `_dfq` beside it, if there is one.
 fn split(text: &str) -> Result<(Payload, Option<Reserved>)> {
-    if text.len() > MAX_TASK_BYTES {
-        return Err(Error::invalid(format!(
-            "a task of {} bytes is larger than the limit of {MAX_TASK_BYTES}; put the data elsewhere \
-             and its address into the task",
-            text.len()
-        )));
-    }
     let not_json = |e| Error::invalid(format!("not valid JSON: {e}"));
     if !text.trim_start().starts_with('{') {
         serde_json::from_str::<&RawValue>(text).map_err(not_json)?;
         return Ok((Payload::trusted(text), None));
     }
     let members: Members<'_> = serde_json::from_str(text).map_err(not_json)?;
-    let Some((_, value)) = members.0.iter().find(|(key, _)| key == RESERVED) else {
+    let mut ours = members.0.iter().filter(|(key, _)| key == RESERVED);
+    let Some((_, value)) = ours.next() else {
         return Ok((Payload::trusted(text), None));
     };
+    if ours.next().is_some() {
+        return Err(Error::invalid(format!("it has more than one member '{RESERVED}'")));
+    }
     let reserved: Reserved = serde_json::from_str(value.get())
         .map_err(|e| Error::invalid(format!("its _dfq member cannot be read: {e}")))?;
     if reserved.wrapped {

@@ -30,7 +30,7 @@ impl Payload {
     /// Takes JSON text as it is, once it is known to be JSON. A `_dfq` member, which the queue's own
     /// files carry, is left out: a task file can be pushed again just as it lies there.
     pub fn from_json(text: &str) -> Result<Self> {
-        Ok(format::split_payload(text)?.0)
+        Ok(split(text)?.0)
     }
 
     /// Writes any value as JSON.
@@ -78,6 +78,18 @@ impl fmt::Debug for Payload {
     }
 }
 
+/// Takes a payload in, if it is not too large.
+fn split(text: &str) -> Result<(Payload, Option<TaskMeta>)> {
+    if text.len() > MAX_TASK_BYTES {
+        return Err(Error::invalid(format!(
+            "a task of {} bytes is larger than the limit of {MAX_TASK_BYTES}; put the data elsewhere \
+             and its address into the task",
+            text.len()
+        )));
+    }
+    format::split_payload(text)
+}
+
 /// A task on its way into the queue.
 ///
 /// ```
@@ -106,7 +118,7 @@ impl NewTask {
 
     /// A task from JSON text, which is kept as it is.
     pub fn from_json(text: &str) -> Result<Self> {
-        let (payload, meta) = format::split_payload(text)?;
+        let (payload, meta) = split(text)?;
         let mut task = Self::new(payload);
         task.id = meta.map(|meta| meta.id);
         Ok(task)

@@ -10,7 +10,7 @@
 //! | more failures or lost leases than allowed | fail it |
 //! | otherwise | it is ours |
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout;
 use crate::model::{Lease, LeaseState, Outcome, Payload, Receipt, Record, TaskKey, TaskMeta};
-use crate::store::{Created, Stored, Tree};
+use crate::store::{Created, Look, Stored, Tree};
 
 /// The most tasks that one poll tries before it answers with what it has.
 const MAX_TRIES: usize = 4096;
@@ -59,6 +59,13 @@ enum Claim {
     Gone,
 }
 
+/// What the looks after the create say.
+enum Accepted {
+    /// Ours until this monotonic time.
+    Yes(Payload, TaskMeta, Duration),
+    No(Claim),
+}
+
 /// The part of a lease that its owner does not use: what is begun before it must be over by its end.
 pub(super) fn margin(lease: Duration) -> Duration {
     (lease / 10).min(Duration::from_secs(10))
@@ -67,10 +74,10 @@ pub(super) fn margin(lease: Duration) -> Duration {
 impl<T: Tree> Core<T> {
     pub(super) async fn poll(&self, request: &PollRequest) -> Result<Polled> {
         let length = request.lease.unwrap_or(self.settings.lease);
-        crate::model::check_lease(length)?;
         let mut found = self.discovery.lock().await;
         self.take_notes(&mut found);
         let now = self.now().await?;
+        self.check_length(length)?;
         self.look_at_root(&mut found, now).await?;
         let mut polled = Polled::default();
         if found.paused {
@@ -84,22 +91,38 @@ impl<T: Tree> Core<T> {
         if fresh_round {
             self.begin_round(&mut found).await?;
         }
-        let mut tries = 0;
+        // Once each: a task that this poll has claimed is not claimed again, however long it takes.
+        let mut tried = HashSet::new();
         while polled.deliveries.len() < request.max {
-            let Some(key) = self.next_candidate(&mut found, now).await? else {
-                // Nothing left. That counts only if everything was looked at since this poll began.
-                if fresh_round {
-                    break;
-                }
-                fresh_round = true;
-                self.begin_round(&mut found).await?;
-                continue;
-            };
-            self.try_one(&key, &mut found, &mut drafts, request, &mut polled).await?;
-            tries += 1;
-            if tries >= MAX_TRIES {
+            if tried.len() >= MAX_TRIES {
                 polled.idle.more = true;
                 break;
+            }
+            let step = async {
+                let Some(key) = self.next_candidate(&mut found, now).await? else {
+                    // Nothing left. That counts only if all was looked at since this poll began.
+                    if fresh_round {
+                        return Ok(false);
+                    }
+                    fresh_round = true;
+                    self.begin_round(&mut found).await?;
+                    return Ok(true);
+                };
+                if tried.insert(key.clone()) {
+                    self.try_one(&key, &mut found, &mut drafts, request, &mut polled).await?;
+                }
+                Ok::<_, Error>(true)
+            };
+            match step.await {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if polled.deliveries.is_empty() => return Err(error),
+                // What was claimed so far must reach the worker, or it would sit out its lease.
+                Err(error) => {
+                    tracing::warn!(%error, "poll cut short");
+                    polled.idle.more = true;
+                    break;
+                }
             }
         }
         let now = self.env.monotonic();
@@ -119,6 +142,8 @@ impl<T: Tree> Core<T> {
         polled: &mut Polled,
     ) -> Result<()> {
         let now = self.env.monotonic();
+        // If no lease can be written at all, that is trouble with the store.
+        self.draft_for(drafts, 1).await?;
         match self.claim(key, found, drafts, request).await {
             Ok(Claim::Won(delivery)) => {
                 found.rest(key, now + drafts.length);
@@ -127,18 +152,14 @@ impl<T: Tree> Core<T> {
             Ok(Claim::Held(until)) => found.rest_while_held(key, until, now),
             Ok(Claim::Rest(until)) => found.rest(key, until),
             Ok(Claim::Gone) => found.forget(key),
-            Err(error) if error.kind() == ErrorKind::Damaged => {
+            Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) => {
                 tracing::warn!(%key, %error, "task left alone");
                 found.rest(key, now + TROUBLE_PAUSE);
             }
-            // What was claimed so far must reach the worker, or it would sit out its lease.
-            Err(error) if !polled.deliveries.is_empty() => {
-                tracing::warn!(%key, %error, "poll cut short");
+            Err(error) => {
                 found.rest(key, now + Duration::from_secs(1));
-                polled.idle.more = true;
-                return Ok(());
+                return Err(error);
             }
-            Err(error) => return Err(error),
         }
         Ok(())
     }
@@ -164,12 +185,11 @@ impl<T: Tree> Core<T> {
             return self.check_claim(key, slot, draft, &[]).await;
         }
         let history = self.history(&slot).await?;
-        let lost_answer = history.last().filter(|seen| {
-            let id = seen.lease.as_ref().and_then(|lease| lease.lease_id.as_deref());
-            seen.attempt == 1 && id == Some(&*drafts.lease_id)
-        });
-        if lost_answer.is_some() {
-            let draft = self.draft_for(drafts, 1).await?;
+        if let [seen] = &*history
+            && seen.attempt == 1
+            && seen.lease.as_ref().is_some_and(|lease| lease.lease_id == draft.lease.lease_id)
+        {
+            // Nobody else writes this nonce, and a poll tries a task once: the answer was lost.
             return self.check_claim(key, slot, draft, &[]).await;
         }
         let Some(top) = history.last().map(|seen| seen.attempt) else {
@@ -182,6 +202,12 @@ impl<T: Tree> Core<T> {
             Verdict::Held(until) => Ok(Claim::Held(self.monotonic_at(until, mono))),
             Verdict::Backoff(until) => Ok(Claim::Rest(self.monotonic_at(until, mono))),
             Verdict::Free | Verdict::Stale => {
+                // Looked at first: one that cannot be read must not gather leases.
+                let look = self.tree.look(&slot, top, &self.record_paths(key)).await?;
+                if look.task.is_none() || look.finished {
+                    self.clean_slot(key, &slot).await?;
+                    return Ok(Claim::Gone);
+                }
                 let attempt = top.saturating_add(1);
                 let draft = self.draft_for(drafts, attempt).await?;
                 if self.tree.create_lease(&slot, attempt, &draft.file).await? == Created::Exists {
@@ -210,6 +236,22 @@ impl<T: Tree> Core<T> {
 
     /// The verdict, and the monotonic time at which the store's clock was read for it.
     async fn judge(
+        &self,
+        key: &TaskKey,
+        found: &mut Discovery<T::Cursor>,
+        history: &[Seen],
+    ) -> Result<(Verdict, (Timestamp, Duration))> {
+        let (verdict, when) = self.judge_now(key, found, history).await?;
+        if verdict != Verdict::Stale {
+            return Ok((verdict, when));
+        }
+        // Before anything is taken over, the clock is read afresh: it may have jumped since.
+        let store = self.tree.now().await?;
+        lock(&self.clock).sample(store, self.env.monotonic());
+        self.judge_now(key, found, history).await
+    }
+
+    async fn judge_now(
         &self,
         key: &TaskKey,
         found: &mut Discovery<T::Cursor>,
@@ -275,7 +317,21 @@ impl<T: Tree> Core<T> {
         Ok((low..=high).contains(&version))
     }
 
-    /// The looks after the create.
+    /// Whether leases of this length mean something on this store.
+    fn check_length(&self, length: Duration) -> Result<()> {
+        crate::model::check_lease(length)?;
+        let least = self.tree.time_resolution().mul_f64(2.5);
+        if length < least {
+            return Err(Error::invalid(format!(
+                "a lease of {length:?} is too short for this store, whose times tell only {:?} \
+                 apart; use {least:?} or more",
+                self.tree.time_resolution()
+            )));
+        }
+        Ok(())
+    }
+
+    /// The looks after the create. If they fail, the lease is taken back: nobody knows of it.
     async fn check_claim(
         &self,
         key: &TaskKey,
@@ -283,34 +339,57 @@ impl<T: Tree> Core<T> {
         draft: &Draft<T>,
         history: &[Seen],
     ) -> Result<Claim> {
-        let attempt = draft.lease.attempt;
-        let look = self.tree.look(&slot, attempt, &self.record_paths(key)).await?;
+        let look = self.tree.look(&slot, draft.lease.attempt, &self.record_paths(key)).await;
+        let judged = match look {
+            Ok(look) => self.accept(key, &slot, draft, history, look).await,
+            Err(error) => Err(error),
+        };
+        match judged {
+            Ok(Accepted::Yes(payload, meta, until)) => {
+                Ok(self.hold(key, slot, draft, history, (payload, meta, until)))
+            }
+            Ok(Accepted::No(claim)) => Ok(claim),
+            Err(error) => {
+                let _ = self.withdraw(&slot, &draft.lease).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn accept(
+        &self,
+        key: &TaskKey,
+        slot: &T::Slot,
+        draft: &Draft<T>,
+        history: &[Seen],
+        look: Look,
+    ) -> Result<Accepted> {
         let Some(task) = look.task.filter(|_| !look.finished) else {
-            self.clean_slot(key, &slot).await?;
-            return Ok(Claim::Gone);
+            self.clean_slot(key, slot).await?;
+            return Ok(Accepted::No(Claim::Gone));
         };
         let length = Duration::try_from(draft.lease.length()).unwrap_or(Duration::ZERO);
         let until = draft.written + length.saturating_sub(margin(length));
         if self.env.monotonic() >= until {
-            return Ok(Claim::Held(until));
+            return Ok(Accepted::No(Claim::Held(until)));
         }
         let judged_changed = match judge::current(history) {
             None => false,
             Some(judged) => {
-                let again = self.tree.read_lease(&slot, judged.attempt).await?;
+                let again = self.tree.read_lease(slot, judged.attempt).await?;
                 let version = again.map(|stored| Seen::new(judged.attempt, &stored).version);
                 version != Some(judged.version)
             }
         };
         if look.superseded || judged_changed {
-            self.withdraw(&slot, &draft.lease).await?;
-            return Ok(Claim::Held(self.env.monotonic() + self.settings.lease));
+            self.withdraw(slot, &draft.lease).await?;
+            return Ok(Accepted::No(Claim::Held(self.env.monotonic() + self.settings.lease)));
         }
         let (payload, meta) = match format::decode_task(&task.bytes, key) {
             Ok(task) => task,
             Err(error) => {
-                self.set_aside(key, &slot, &task, &draft.lease, history, &error).await?;
-                return Ok(Claim::Gone);
+                self.set_aside(key, slot, &task, &draft.lease, history, &error).await?;
+                return Ok(Accepted::No(Claim::Gone));
             }
         };
         if let Some(reason) = self.exhausted(&meta, history) {
@@ -319,25 +398,37 @@ impl<T: Tree> Core<T> {
                 ..self.record_of(Outcome::Failed, payload, meta, &draft.lease, history).await?
             };
             self.commit_one(key, &record).await?;
-            self.clean_slot(key, &slot).await?;
-            return Ok(Claim::Gone);
+            self.clean_slot(key, slot).await?;
+            return Ok(Accepted::No(Claim::Gone));
         }
-        let receipt =
-            Receipt::new(key.clone(), attempt, draft.lease.lease_id.clone().unwrap_or_default());
+        Ok(Accepted::Yes(payload, meta, until))
+    }
+
+    /// It is ours.
+    fn hold(
+        &self,
+        key: &TaskKey,
+        slot: T::Slot,
+        draft: &Draft<T>,
+        history: &[Seen],
+        (payload, meta, until): (Payload, TaskMeta, Duration),
+    ) -> Claim {
+        let attempt = draft.lease.attempt;
+        let lease_id = draft.lease.lease_id.clone().unwrap_or_default();
+        let receipt = Receipt::new(key.clone(), attempt, lease_id);
         let delivery = Delivery {
             key: key.clone(),
             payload: payload.clone(),
             attempt,
             fence: fence(meta.attempts_before, attempt),
             receipt: receipt.clone(),
-            lease: length,
+            lease: Duration::try_from(draft.lease.length()).unwrap_or(Duration::ZERO),
             meta: meta.clone(),
         };
-        let holding =
-            Holding { lease: draft.lease.clone(), until, payload, meta, history: history.to_vec() };
-        let held = Arc::new(Held::new(slot, holding));
-        lock(&self.held).insert(receipt, held);
-        Ok(Claim::Won(Box::new(delivery)))
+        let lease = draft.lease.clone();
+        let holding = Holding { lease, until, payload, meta, history: history.to_vec() };
+        lock(&self.held).insert(receipt, Arc::new(Held::new(slot, holding)));
+        Claim::Won(Box::new(delivery))
     }
 
     /// Takes a claim back that should not have been made.

@@ -83,7 +83,10 @@ impl<T: Tree> TreeQueue<T> {
         let made_up = || format!("{host}-{pid}-{:08x}", options.env.next_u64() as u32);
         let core = Core {
             worker_id: options.worker_id.clone().unwrap_or_else(made_up),
-            discovery: tokio::sync::Mutex::new(Discovery::new(settings.layout)),
+            discovery: tokio::sync::Mutex::new(Discovery::new(
+                settings.layout,
+                options.env.monotonic(),
+            )),
             tree,
             env: options.env,
             settings,

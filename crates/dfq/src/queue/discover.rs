@@ -26,14 +26,21 @@ use crate::store::{EntryKind, Page, Tree};
 /// Names taken from one listing at a time.
 const PAGE: usize = 1024;
 
-/// The most tasks remembered as resting: 36 MB at the worst.
-const MAX_RESTING: usize = 900_000;
+/// The most tasks remembered as resting: 36 MB. What is beyond it is looked at in every round.
+const MAX_RESTING: usize = 1_800_000;
 
 /// The most leases watched for a change at a time.
 const MAX_WATCHED: usize = 10_000;
 
-/// How often a task that somebody else has is looked at again: it may be given back early.
-const LIVE_RECHECK: Duration = Duration::from_secs(1);
+/// How often a task that somebody else has is looked at again, for it may be given back early: each
+/// second, or less often when there are many, so that it costs a thousand looks a second at the most.
+const LIVE_RECHECK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// However quiet a shard seems, it is listed this often: a store's times may deceive us.
+const QUIET_AT_MOST: Duration = Duration::from_secs(60);
+
+/// Notes kept for a poll that may never come.
+const MAX_NOTES: usize = 10_000;
 
 /// What this process knows about where tasks are. All times are monotonic.
 pub(super) struct Discovery<C> {
@@ -48,6 +55,10 @@ pub(super) struct Discovery<C> {
     pub(super) soonest: Option<Duration>,
     pub(super) schedule: Schedule,
     root_stamp: Option<u64>,
+    /// Tells the last unlock from any other.
+    unlocked: Option<u64>,
+    /// What [`Centis`] count from.
+    epoch: Duration,
     pub(super) paused: bool,
 }
 
@@ -64,6 +75,8 @@ struct Listing<C> {
 struct Quiet {
     stamp: u64,
     until: Duration,
+    /// When the first of what rests there wakes, if anything does.
+    wakes: Option<Duration>,
 }
 
 /// What other verbs learn about a task while a poll may be under way.
@@ -74,21 +87,22 @@ pub(super) enum Note {
     Wakes(TaskKey),
     /// It can be claimed from this monotonic time on.
     Rests(TaskKey, Duration),
+    /// Too much has happened to note it singly.
+    Everything,
 }
 
-/// A monotonic time in hundredths of a second, rounded up.
+/// A time in hundredths of a second, rounded up: enough for 497 days.
 #[derive(Clone, Copy)]
 struct Centis(u32);
 
-impl From<Duration> for Centis {
-    fn from(time: Duration) -> Self {
-        Self(u32::try_from(time.as_millis().div_ceil(10)).unwrap_or(u32::MAX))
+impl Centis {
+    fn since(epoch: Duration, time: Duration) -> Self {
+        let centis = time.saturating_sub(epoch).as_millis().div_ceil(10);
+        Self(u32::try_from(centis).unwrap_or(u32::MAX))
     }
-}
 
-impl From<Centis> for Duration {
-    fn from(time: Centis) -> Self {
-        Self::from_millis(u64::from(time.0) * 10)
+    fn after(self, epoch: Duration) -> Duration {
+        epoch + Duration::from_millis(u64::from(self.0) * 10)
     }
 }
 
@@ -103,9 +117,11 @@ fn earlier(a: Option<Duration>, b: Duration) -> Option<Duration> {
 }
 
 impl<C> Discovery<C> {
-    pub(super) fn new(layout: Layout) -> Self {
+    pub(super) fn new(layout: Layout, now: Duration) -> Self {
         Self {
             layout,
+            epoch: now,
+            unlocked: None,
             ready: Vec::new(),
             route: Vec::new(),
             partial: None,
@@ -126,18 +142,18 @@ impl<C> Discovery<C> {
 
     /// Not to be tried before `until`.
     pub(super) fn rest(&mut self, key: &TaskKey, until: Duration) {
-        if self.resting.len() >= MAX_RESTING {
-            // Rather look at all of them once more than grow without end.
-            self.resting.clear();
-            self.quiet.clear();
+        if self.resting.len() < MAX_RESTING {
+            self.resting.insert(fingerprint(key), Centis::since(self.epoch, until));
         }
-        self.resting.insert(fingerprint(key), until.into());
         self.soonest = earlier(self.soonest, until);
     }
 
     /// Somebody has it until about `until`.
     pub(super) fn rest_while_held(&mut self, key: &TaskKey, until: Duration, now: Duration) {
-        self.rest(key, until.min(now + LIVE_RECHECK));
+        let (often, seldom) = LIVE_RECHECK;
+        let recheck = now + often.max(Duration::from_millis(self.watched.len() as u64)).min(seldom);
+        // One that has run out by its own word is still held while the clock is not to be trusted.
+        self.rest(key, if until > now { until.min(recheck) } else { recheck });
     }
 
     /// Is no more.
@@ -147,7 +163,11 @@ impl<C> Discovery<C> {
     }
 
     fn take_note(&mut self, note: Note) {
-        let (Note::Gone(key) | Note::Wakes(key) | Note::Rests(key, _)) = &note;
+        let (Note::Gone(key) | Note::Wakes(key) | Note::Rests(key, _)) = &note else {
+            self.resting.clear();
+            self.quiet.clear();
+            return;
+        };
         self.forget(key);
         if let Note::Wakes(key) | Note::Rests(key, _) = &note {
             // Its shard may be quiet for longer than that.
@@ -172,7 +192,7 @@ impl<C> Discovery<C> {
 
     fn resting_until(&mut self, key: &TaskKey, now: Duration) -> Option<Duration> {
         let fingerprint = fingerprint(key);
-        let until = Duration::from(*self.resting.get(&fingerprint)?);
+        let until = self.resting.get(&fingerprint)?.after(self.epoch);
         if until > now {
             return Some(until);
         }
@@ -184,7 +204,12 @@ impl<C> Discovery<C> {
 impl<T: Tree> Core<T> {
     /// Leaves word for the next poll, without waiting for one under way.
     pub(super) fn note(&self, note: Note) {
-        lock(&self.notes).push(note);
+        let mut notes = lock(&self.notes);
+        if notes.len() >= MAX_NOTES {
+            notes.clear();
+            notes.push(Note::Everything);
+        }
+        notes.push(note);
     }
 
     pub(super) fn take_notes(&self, found: &mut Discovery<T::Cursor>) {
@@ -204,9 +229,9 @@ impl<T: Tree> Core<T> {
         if stamp.is_none() || stamp != found.root_stamp {
             found.paused = self.tree.read(layout::PAUSED).await?.is_some();
             let unlocked = self.tree.read(layout::UNLOCKED).await?;
-            let unlocked = unlocked.map(|stored| stored.modified.as_nanosecond() as u64);
-            if unlocked != found.schedule.unlocked {
-                found.schedule.unlocked = unlocked;
+            let unlocked = unlocked.map(|stored| stored.version());
+            if unlocked != found.unlocked {
+                found.unlocked = unlocked;
                 found.resting.clear();
                 found.quiet.clear();
             }
@@ -217,6 +242,7 @@ impl<T: Tree> Core<T> {
 
     /// Starts a new round over all shards that there are.
     pub(super) async fn begin_round(&self, found: &mut Discovery<T::Cursor>) -> Result<()> {
+        self.sweep_held();
         found.soonest = None;
         found.partial = None;
         found.route = match self.layout() {
@@ -285,8 +311,8 @@ impl<T: Tree> Core<T> {
         let stamp = self.tree.stamp(&dir, store_now).await?;
         if let Some(quiet) = found.quiet.get(&shard).copied() {
             if stamp == Some(quiet.stamp) && self.env.monotonic() < quiet.until {
-                if quiet.until != Duration::MAX {
-                    found.soonest = earlier(found.soonest, quiet.until);
+                if let Some(wakes) = quiet.wakes {
+                    found.soonest = earlier(found.soonest, wakes);
                 }
                 return Ok(None);
             }
@@ -325,7 +351,9 @@ impl<T: Tree> Core<T> {
         if listing.next.is_some() {
             found.partial = Some(listing);
         } else if let (Some(until), Some(stamp)) = (listing.wakes, listing.stamp) {
-            found.quiet.insert(listing.shard, Quiet { stamp, until });
+            let wakes = Some(until).filter(|until| *until != Duration::MAX);
+            let until = until.min(now + QUIET_AT_MOST);
+            found.quiet.insert(listing.shard, Quiet { stamp, until, wakes });
         }
     }
 }

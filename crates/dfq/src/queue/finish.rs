@@ -137,7 +137,7 @@ impl<T: Tree> Core<T> {
                 Over::ByUs(done) if done == record.outcome => {}
                 Over::ByUs(_) => return Err(self.lost(receipt, "it is gone").await?),
                 Over::Lost(error) => {
-                    self.clean_finished(receipt.key()).await?;
+                    let _ = self.clean_finished(receipt.key()).await;
                     return Err(error);
                 }
             }

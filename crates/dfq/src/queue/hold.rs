@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use super::Answers;
 use super::claim::{margin, signed};
 use super::core::Core;
+use super::discover::Note;
 use super::judge::Seen;
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
@@ -78,6 +79,9 @@ impl<T: Tree> Core<T> {
         lease.heartbeat_at = now;
         lease.expires_at = now.saturating_add(signed(length)).unwrap_or(Timestamp::MAX);
         self.write_own(&held, receipt, &lease).await?;
+        // Who takes over creates, then looks at our file; we write it, then look for theirs. One of us
+        // sees the other, whatever the clocks say.
+        self.check_unchallenged(&held, receipt).await?;
         let old_end = holding.until + margin(length);
         let after = self.env.monotonic();
         if after >= old_end {
@@ -85,6 +89,7 @@ impl<T: Tree> Core<T> {
         }
         holding.lease = lease;
         holding.until = before + length.saturating_sub(margin(length));
+        self.note(Note::Rests(receipt.key().clone(), before + length));
         Ok(holding.until.saturating_sub(after))
     }
 
@@ -187,10 +192,26 @@ impl<T: Tree> Core<T> {
         let bytes = format::encode_lease(lease);
         match self.tree.replace_lease(&held.slot, receipt.attempt, &bytes).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Err(self.lost(receipt, "it is gone").await?)
+                // Gone; or written all the same, and the answer was lost.
+                match self.tree.read_lease(&held.slot, receipt.attempt).await? {
+                    Some(stored) if stored.bytes == bytes => Ok(()),
+                    _ => Err(self.lost(receipt, "it is gone").await?),
+                }
             }
             answer => answer,
         }
+    }
+
+    /// Forgets tasks whose leases ran out long ago and that nobody asked for since.
+    pub(super) fn sweep_held(&self) {
+        let now = self.env.monotonic();
+        lock(&self.held).retain(|_, held| match held.holding.try_lock() {
+            Ok(holding) => {
+                let length = Duration::try_from(holding.lease.length()).unwrap_or(Duration::ZERO);
+                now < holding.until + length
+            }
+            Err(_) => true,
+        });
     }
 
     /// Forgets a task that is no longer ours.

@@ -60,18 +60,18 @@ impl<T: Tree> Core<T> {
                 return Ok(Some(view));
             }
         }
+        // It may have come due between the two looks.
+        if let Some(view) = self.view_pending(&next).await? {
+            return Ok(Some(view));
+        }
         if let Some(last) = last {
             return self.view_finished(&TaskKey::new(id.clone(), last)).await;
         }
-        if self.layout() == Layout::Flat {
-            // Another program may have put it there under its bare name.
-            let foreign = TaskKey::verbatim(id.clone());
-            if layout::parse_stem(id.as_str()).as_ref() == Some(&foreign) {
-                return match self.view_pending(&foreign).await? {
-                    Some(view) => Ok(Some(view)),
-                    None => self.view_finished(&foreign).await,
-                };
-            }
+        if let Some(foreign) = self.foreign_key(id) {
+            return match self.view_pending(&foreign).await? {
+                Some(view) => Ok(Some(view)),
+                None => self.view_finished(&foreign).await,
+            };
         }
         Ok(None)
     }

@@ -1,6 +1,5 @@
 //! Decisions about leases: pure functions of what was read. No clock, no store, no chance.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -22,18 +21,23 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn new(attempt: u32, stored: &Stored) -> Self {
-        let mut hasher = DefaultHasher::new();
-        (&stored.bytes, stored.modified.as_nanosecond()).hash(&mut hasher);
         Self {
             attempt,
             lease: format::decode_lease(&stored.bytes, attempt),
             modified: stored.modified,
-            version: hasher.finish(),
+            version: stored.version(),
         }
     }
 
     pub(super) fn state(&self) -> Option<LeaseState> {
         self.lease.as_ref().and_then(|lease| lease.state)
+    }
+
+    /// Made by an operator to end the lease before it: released from the start.
+    fn is_unlock(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| {
+            lease.state == Some(LeaseState::Released) && lease.expires_at == lease.created_at
+        })
     }
 
     fn withdrawn(&self) -> bool {
@@ -128,10 +132,12 @@ pub(super) struct Tally {
 /// Counts attempts, all of which are over.
 pub(super) fn tally(history: &[Seen]) -> Tally {
     let mut tally = Tally::default();
-    for seen in history {
+    for (at, seen) in history.iter().enumerate() {
         match seen.state() {
             Some(LeaseState::Failed) => tally.failed += 1,
             Some(LeaseState::Released | LeaseState::Withdrawn) => {}
+            // Taken away by an operator is not run out.
+            None if history.get(at + 1).is_some_and(Seen::is_unlock) => {}
             None => tally.lost += 1,
         }
     }

@@ -14,7 +14,7 @@ use super::{Answers, OUTCOMES, Purge, Purged, Unlocked, WorkerRecord};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
-use crate::model::{Generation, Lease, LeaseState, Outcome, Record, TaskId, TaskKey};
+use crate::model::{Lease, LeaseState, Outcome, Record, TaskId, TaskKey};
 use crate::store::{Created, Entry, EntryKind, Tree};
 
 /// A record younger than this may still be needed by a worker that stalled, whatever its lease.
@@ -44,8 +44,7 @@ impl<T: Tree> Core<T> {
     }
 
     async fn cancel_one(&self, id: &TaskId, reason: &str) -> Result<()> {
-        let last = self.last_life(id).await?;
-        let key = TaskKey::new(id.clone(), last.map_or(1, |last| last + 1));
+        let (key, last) = self.current_key(id).await?;
         if let Some(cancelled) = self.cancel_at(&key, &self.task_dir(&key), reason).await? {
             return cancelled;
         }
@@ -54,6 +53,10 @@ impl<T: Tree> Core<T> {
             if let Some(cancelled) = self.cancel_at(&key, &dir, reason).await? {
                 return cancelled;
             }
+        }
+        // It may have come due between the two looks.
+        if let Some(cancelled) = self.cancel_at(&key, &self.task_dir(&key), reason).await? {
+            return cancelled;
         }
         match last {
             None => Err(Error::not_found(format!("there is no task '{id}'"))),
@@ -144,8 +147,7 @@ impl<T: Tree> Core<T> {
     }
 
     async fn unlock_one(&self, id: &TaskId) -> Result<Unlocked> {
-        let last = self.last_life(id).await?;
-        let key = TaskKey::new(id.clone(), last.map_or(1, |last| last + 1));
+        let (key, _) = self.current_key(id).await?;
         let missing = || Error::not_found(format!("task '{id}' is not pending"));
         let slot = self.tree.open(&self.task_dir(&key)).await?.ok_or_else(missing)?;
         let look = self.tree.look(&slot, 0, &self.record_paths(&key)).await?;
@@ -175,7 +177,11 @@ impl<T: Tree> Core<T> {
             not_before: None,
         };
         let draft = self.tree.draft(&format::encode_lease(&lease)).await?;
-        if self.tree.create_lease(&slot, lease.attempt, &draft).await? == Created::Exists {
+        let created = self.tree.create_lease(&slot, lease.attempt, &draft).await?;
+        let there = self.tree.read_lease(&slot, lease.attempt).await?;
+        let there = there.and_then(|stored| format::decode_lease(&stored.bytes, lease.attempt));
+        let ours = there.is_some_and(|there| there.lease_id == lease.lease_id);
+        if created == Created::Exists && !ours {
             let message = format!("task '{id}' changed hands just now; try again");
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
@@ -234,6 +240,7 @@ impl<T: Tree> Core<T> {
         let now = self.now().await?;
         let before = now.saturating_sub(signed(purge.older_than)).unwrap_or(Timestamp::MIN);
         let mut purged = Purged::default();
+        let scheduled = self.due_folders().await?;
         for shard in layout::shards(self.layout()) {
             let dir = layout::shard_dir(self.layout(), layout::outcome_dir(purge.outcome), shard);
             let mut keys = Vec::new();
@@ -242,7 +249,7 @@ impl<T: Tree> Core<T> {
             })
             .await?;
             for key in keys {
-                purged.records += self.purge_id(&key, purge, before).await?;
+                purged.records += self.purge_id(&key, purge, before, &scheduled).await?;
             }
         }
         purged.leftovers = self.purge_leftovers(now, purge.dry_run).await?;
@@ -251,41 +258,50 @@ impl<T: Tree> Core<T> {
 
     /// Removes every life of an id, if this is the record of its last and is old enough. The last goes
     /// first, so that what a crash leaves has no gaps: the next push finds the right generation.
-    async fn purge_id(&self, key: &TaskKey, purge: Purge, before: Timestamp) -> Result<u64> {
-        let Some(stored) = self.tree.read(&self.record_path(purge.outcome, key)).await? else {
-            return Ok(0);
-        };
-        if stored.modified > before || self.is_older_life(key).await? {
+    async fn purge_id(
+        &self,
+        key: &TaskKey,
+        purge: Purge,
+        before: Timestamp,
+        scheduled: &[Due],
+    ) -> Result<u64> {
+        let path = self.record_path(purge.outcome, key);
+        let Some(stored) = self.tree.read(&path).await? else { return Ok(0) };
+        if stored.modified > before || self.lives_again(key, scheduled).await? {
             return Ok(0);
         }
         if self.outcome(key).await? != Some(purge.outcome) {
             return Ok(0); // completed as well, which is what counts
         }
-        if !purge.dry_run {
-            self.clean_finished(key).await?;
-        }
         let mut removed = 0;
         for generation in (1..=key.generation()).rev() {
-            removed += self.purge_life(key, generation, purge.dry_run).await?;
+            let life = match generation == key.generation() {
+                true => key.clone(),
+                false => TaskKey::new(key.id().clone(), generation),
+            };
+            let records = self.purge_life(&life, purge.dry_run).await?;
+            if records == 0 {
+                break;
+            }
+            removed += records;
+            // A push of the next life may have begun before the record went, and relies on it.
+            if !purge.dry_run && life == *key && self.lives_again(key, scheduled).await? {
+                self.tree.create(&path, &stored.bytes).await?;
+                return Ok(0);
+            }
         }
         Ok(removed)
     }
 
-    async fn purge_life(
-        &self,
-        key: &TaskKey,
-        generation: Generation,
-        dry_run: bool,
-    ) -> Result<u64> {
-        let life = if generation == key.generation() {
-            key.clone()
-        } else {
-            TaskKey::new(key.id().clone(), generation)
-        };
+    async fn purge_life(&self, life: &TaskKey, dry_run: bool) -> Result<u64> {
+        if !dry_run {
+            // Its remains, if a crash left any, would be a task again without the record.
+            self.clean_finished(life).await?;
+        }
         let mut removed = 0;
         // Failed first: a completed record beats it, so the task never seems to have failed.
         for outcome in OUTCOMES.into_iter().rev() {
-            let path = self.record_path(outcome, &life);
+            let path = self.record_path(outcome, life);
             if self.tree.read(&path).await?.is_some() {
                 removed += 1;
                 if !dry_run {
@@ -297,7 +313,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// Whether the id has lived again since, or lives now.
-    async fn is_older_life(&self, key: &TaskKey) -> Result<bool> {
+    async fn lives_again(&self, key: &TaskKey, scheduled: &[Due]) -> Result<bool> {
         if key.is_verbatim() {
             return Ok(false);
         }
@@ -305,8 +321,8 @@ impl<T: Tree> Core<T> {
         if self.pending_task(&next).await?.is_some() || self.outcome(&next).await?.is_some() {
             return Ok(true);
         }
-        for due in self.due_folders().await? {
-            let task = format!("{}/{}", layout::scheduled_dir(due, &next), layout::TASK);
+        for due in scheduled {
+            let task = format!("{}/{}", layout::scheduled_dir(*due, &next), layout::TASK);
             if self.tree.read(&task).await?.is_some() {
                 return Ok(true);
             }
@@ -335,7 +351,10 @@ impl<T: Tree> Core<T> {
                 _ if dry_run => {}
                 None => self.tree.remove(&file).await?,
                 Some(folder) => {
-                    if let Some(slot) = self.tree.open(&folder).await? {
+                    // Renamed first: should its pusher wake up after all, it finds nothing to publish.
+                    let trash = format!("{folder}.trash");
+                    self.tree.promote(&folder, &trash, false).await?;
+                    if let Some(slot) = self.tree.open(&trash).await? {
                         self.tree.clean(&slot, true, &[]).await?;
                     }
                 }

@@ -9,7 +9,7 @@ use super::{Answers, OUTCOMES, Pushed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
-use crate::model::{Generation, NewTask, Outcome, Record, TaskId, TaskKey, TaskMeta};
+use crate::model::{Generation, Layout, NewTask, Outcome, Record, TaskId, TaskKey, TaskMeta};
 use crate::store::{Created, Tree};
 
 /// How often a name that was used up under our hands is tried anew.
@@ -22,8 +22,14 @@ struct Draft {
     push_id: String,
     /// The id was made for this push, so nobody else can have used it.
     fresh: bool,
-    /// Attempts in earlier lives, where that is known better than from the last record.
-    attempts_before: Option<u32>,
+}
+
+/// What there is to do about a push.
+enum Plan {
+    /// Publish this file under this key.
+    Publish(TaskKey, (String, Vec<u8>)),
+    /// Nothing: this is what is there already.
+    Settled(Pushed),
 }
 
 /// What the records say about an id.
@@ -43,11 +49,11 @@ impl<T: Tree> Core<T> {
             let answer = match draft {
                 Err(error) => Some(Err(error.clone())),
                 Ok(draft) => match self.prepare(draft).await {
-                    Ok(Ok((key, file))) => {
+                    Ok(Plan::Publish(key, file)) => {
                         batch.push((index, key, file));
                         None
                     }
-                    Ok(Err(settled)) => Some(Ok(settled)),
+                    Ok(Plan::Settled(settled)) => Some(Ok(settled)),
                     Err(error) => Some(Err(error)),
                 },
             };
@@ -80,27 +86,26 @@ impl<T: Tree> Core<T> {
             Some(id) => id,
             None => TaskId::new(self.env.uuid_v7())?,
         };
-        Ok(Draft { task, id, fresh, push_id: self.env.nonce(), attempts_before: None })
+        Ok(Draft { task, id, fresh, push_id: self.env.nonce() })
     }
 
     /// The file to publish and where, or what is there already.
-    #[allow(clippy::type_complexity)]
-    async fn prepare(&self, draft: &Draft) -> Result<Result<(TaskKey, (String, Vec<u8>)), Pushed>> {
+    async fn prepare(&self, draft: &Draft) -> Result<Plan> {
         let before = if draft.fresh {
             Before::Publish(TaskKey::new(draft.id.clone(), 1), 0)
         } else {
             self.look_before(&draft.id, draft.task.again).await?
         };
         let (key, attempts_before) = match before {
-            Before::Publish(key, attempts) => (key, draft.attempts_before.unwrap_or(attempts)),
-            Before::Settled(pushed) => return Ok(Err(pushed)),
+            Before::Publish(key, attempts) => (key, attempts),
+            Before::Settled(pushed) => return Ok(Plan::Settled(pushed)),
         };
         let now = self.env.clock().wall();
         let mut dir = self.task_dir(&key);
         let mut not_before = None;
         if let Some(delay) = draft.task.delay.filter(|delay| !delay.is_zero()) {
             if self.pending_task(&key).await?.is_some() {
-                return Ok(Err(Pushed::Pending(key)));
+                return Ok(Plan::Settled(Pushed::Pending(key)));
             }
             let store_now = self.now().await?;
             let due = Due::after(store_now, delay).ok_or_else(|| {
@@ -118,12 +123,27 @@ impl<T: Tree> Core<T> {
             max_attempts: draft.task.max_attempts,
             not_before,
         };
-        Ok(Ok((key, (dir, format::encode_task(&draft.task.payload, &meta)))))
+        Ok(Plan::Publish(key, (dir, format::encode_task(&draft.task.payload, &meta))))
     }
 
     async fn look_before(&self, id: &TaskId, again: bool) -> Result<Before> {
         let Some(last) = self.last_life(id).await? else {
-            return Ok(Before::Publish(TaskKey::new(id.clone(), 1), 0));
+            let foreign = self.foreign_key(id);
+            if let Some(key) = &foreign
+                && self.pending_task(key).await?.is_some()
+            {
+                return Ok(Before::Settled(Pushed::Pending(key.clone())));
+            }
+            let record = match &foreign {
+                Some(key) => self.record(key).await?,
+                None => None,
+            };
+            return Ok(match (record, foreign) {
+                (Some(record), Some(key)) if !again => {
+                    Before::Settled(Pushed::Finished(key, record.outcome))
+                }
+                _ => Before::Publish(TaskKey::new(id.clone(), 1), 0),
+            });
         };
         let finished = TaskKey::new(id.clone(), last);
         let next = TaskKey::new(id.clone(), last + 1);
@@ -139,6 +159,25 @@ impl<T: Tree> Core<T> {
         }
         let record = self.record(&finished).await?;
         Ok(Before::Publish(next, record.map_or(0, |record| attempts_through(&record))))
+    }
+
+    /// The name that a program which does not encode names as we do gave this id, if it would differ
+    /// from ours. Only flat trees can hold such.
+    pub(super) fn foreign_key(&self, id: &TaskId) -> Option<TaskKey> {
+        let flat = self.layout() == Layout::Flat;
+        layout::parse_stem(id.as_str()).filter(|key| flat && key.is_verbatim())
+    }
+
+    /// The key under which an id is pending, or would be.
+    pub(super) async fn current_key(&self, id: &TaskId) -> Result<(TaskKey, Option<Generation>)> {
+        let last = self.last_life(id).await?;
+        if last.is_none()
+            && let Some(foreign) = self.foreign_key(id)
+            && self.pending_task(&foreign).await?.is_some()
+        {
+            return Ok((foreign, None));
+        }
+        Ok((TaskKey::new(id.clone(), last.map_or(1, |last| last + 1)), last))
     }
 
     /// The highest generation that has a record.
@@ -164,7 +203,9 @@ impl<T: Tree> Core<T> {
             if let Some(stored) = self.tree.read(&path).await? {
                 let bare = || {
                     tracing::warn!(path, "record cannot be read");
-                    format::decode_record(b"{}", outcome, key)
+                    let mut bare = format::decode_record(b"{}", outcome, key)?;
+                    bare.payload = None;
+                    Ok(bare)
                 };
                 return format::decode_record(&stored.bytes, outcome, key)
                     .or_else(|_| bare())
@@ -187,8 +228,8 @@ impl<T: Tree> Core<T> {
             match self.settle_once(draft, &key, created).await? {
                 Some(pushed) => return Ok(pushed),
                 None => match self.prepare(draft).await? {
-                    Err(pushed) => return Ok(pushed),
-                    Ok((next, file)) => {
+                    Plan::Settled(pushed) => return Ok(pushed),
+                    Plan::Publish(next, file) => {
                         let mut answers = self.tree.publish(&[file], self.durable()).await;
                         created = answers.pop().unwrap_or(Ok(Created::Exists))?;
                         key = next;
@@ -196,7 +237,12 @@ impl<T: Tree> Core<T> {
                 },
             }
         }
-        let message = format!("task '{}' keeps changing under our hands; try again", draft.id);
+        let message = format!(
+            "task '{}' cannot be pushed: '{}' is in the way; look whether it holds files that are not \
+             ours",
+            draft.id,
+            self.task_dir(&key)
+        );
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
@@ -215,6 +261,9 @@ impl<T: Tree> Core<T> {
             // Moving it to `pending/` is a push again, which looks for itself.
             return Ok(Some(match created {
                 Created::New => Pushed::Created(key.clone()),
+                Created::Exists if self.is_scheduled_by(draft, key).await? => {
+                    Pushed::Created(key.clone())
+                }
                 Created::Exists => Pushed::Pending(key.clone()),
             }));
         }
@@ -229,6 +278,7 @@ impl<T: Tree> Core<T> {
             return Ok(Some(Pushed::Finished(key.clone(), record.outcome)));
         }
         if created == Created::New {
+            self.mend_lives(key).await?;
             return Ok(Some(Pushed::Created(key.clone())));
         }
         let Some(bytes) = self.pending_task(key).await? else {
@@ -248,6 +298,32 @@ impl<T: Tree> Core<T> {
             // Damaged: a worker will set it aside. Until then the name is taken.
             Err(_) => Ok(Some(Pushed::Pending(key.clone()))),
         }
+    }
+
+    /// Whether a scheduled task that exists is this very push, whose answer was lost.
+    async fn is_scheduled_by(&self, draft: &Draft, key: &TaskKey) -> Result<bool> {
+        for due in self.due_folders().await? {
+            let path = format!("{}/{}", layout::scheduled_dir(due, key), layout::TASK);
+            let stored = self.tree.read(&path).await?;
+            let task = stored.and_then(|stored| format::decode_task(&stored.bytes, key).ok());
+            if task.is_some_and(|(_, meta)| meta.push_id == draft.push_id) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Lives of an id have no gaps: that is how the last is found. A purge may have removed the records
+    /// of the earlier ones while this one was being pushed, so they are put back, if only as marks.
+    async fn mend_lives(&self, key: &TaskKey) -> Result<()> {
+        for generation in (1..key.generation()).rev() {
+            let earlier = TaskKey::new(key.id().clone(), generation);
+            if self.outcome(&earlier).await?.is_some() {
+                return Ok(());
+            }
+            self.commit_one(&earlier, &mark_of(&earlier)).await?;
+        }
+        Ok(())
     }
 
     fn differs_in_case(&self, bytes: &[u8], key: &TaskKey) -> bool {
@@ -302,43 +378,48 @@ impl<T: Tree> Core<T> {
     }
 
     async fn retry_one(&self, id: TaskId) -> Result<Pushed> {
-        let Some(last) = self.last_life(&id).await? else {
-            return Err(Error::not_found(format!("task '{id}' has not failed")));
+        let missing = || Error::not_found(format!("task '{id}' has not failed"));
+        let key = match (self.last_life(&id).await?, self.foreign_key(&id)) {
+            (Some(last), _) => TaskKey::new(id.clone(), last),
+            (None, Some(foreign)) => foreign,
+            (None, None) => return Err(missing()),
         };
-        let key = TaskKey::new(id.clone(), last);
-        let record = self.record(&key).await?;
-        let Some(record) = record.filter(|record| record.outcome == Outcome::Failed) else {
+        let record = self.record(&key).await?.ok_or_else(missing)?;
+        if record.outcome != Outcome::Failed {
             let message = format!("task '{id}' has completed; push it again to do it again");
             return Err(Error::new(ErrorKind::AlreadyCompleted, message));
-        };
-        let attempts = attempts_through(&record);
+        }
         let Some(payload) = record.payload else {
             return Err(Error::invalid(format!(
                 "task '{id}' cannot be retried: its file was unreadable; push it anew"
             )));
         };
-        let mut task = NewTask::new(payload).id(id.clone()).again();
+        let mut task = NewTask::new(payload).id(id).again();
         task.max_attempts = record.meta.max_attempts;
-        let draft = Draft {
-            task,
-            id,
-            push_id: self.env.nonce(),
-            fresh: false,
-            attempts_before: Some(attempts),
-        };
-        match self.prepare(&draft).await? {
-            Err(pushed) => Ok(pushed),
-            Ok((key, file)) => {
-                let mut published = self.tree.publish(&[file], self.durable()).await;
-                let created = published.pop().unwrap_or(Ok(Created::Exists))?;
-                self.settle(&draft, key, created).await
-            }
-        }
+        let unanswered = || Err(Error::new(ErrorKind::Unavailable, "the push was not carried out"));
+        self.push(vec![task]).await.pop().unwrap_or_else(unanswered)
     }
 }
 
-/// Attempts made in this life and all before it.
+/// Attempts made in this life and all before it, or at least as many: a cancel may not have seen one
+/// that was just being made.
 fn attempts_through(record: &Record) -> u32 {
     let here = record.attempts.iter().map(|attempt| attempt.attempt).max().unwrap_or(0);
-    record.meta.attempts_before.saturating_add(here)
+    record.meta.attempts_before.saturating_add(here).saturating_add(u32::from(record.cancelled))
+}
+
+/// A record that says only that there was such a life.
+pub(super) fn mark_of(key: &TaskKey) -> Record {
+    Record {
+        outcome: Outcome::Completed,
+        payload: None,
+        meta: format::bare_meta(key),
+        lease_id: None,
+        worker_id: None,
+        finished_at: None,
+        reason: Some("purged; a later life of this id began meanwhile".to_owned()),
+        cancelled: false,
+        damaged: None,
+        attempts: Vec::new(),
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! Moving one is an ordinary push: a second copy, or one whose life has ended meanwhile, is dropped.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -17,14 +18,21 @@ use crate::store::{Created, EntryKind, Tree};
 /// The most tasks that one poll moves.
 const MAX_MOVED: usize = 512;
 
+/// How long a due folder that holds something else than tasks is left alone.
+const TROUBLE_PAUSE: Duration = Duration::from_secs(600);
+
+/// How long to wait after the store has failed.
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+
 /// What this process knows about `scheduled/`.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
+    /// The folder as it was when nothing in it was due.
     stamp: Option<u64>,
     /// The first folder that was not due.
     next: Option<Due>,
-    /// When the last unlock was, as far as is known.
-    pub(super) unlocked: Option<u64>,
+    /// Due folders that could not be emptied, and the monotonic time to try them again.
+    troubled: HashMap<Due, Duration>,
 }
 
 impl<T: Tree> Core<T> {
@@ -41,69 +49,79 @@ impl<T: Tree> Core<T> {
         if unchanged && schedule.next.is_none_or(|next| next.at() > now) {
             return Ok((until(schedule.next, now), false));
         }
-        let mut due = Vec::new();
-        schedule.next = None;
-        let mut cursor = None;
-        loop {
-            let page = self.tree.list(layout::SCHEDULED, cursor, 4096).await?;
-            for entry in page.entries.iter().filter(|entry| entry.kind == EntryKind::Folder) {
-                match Due::parse(&entry.name) {
-                    None => tracing::warn!(name = entry.name, "not a time in scheduled/"),
-                    Some(time) if time.at() <= now => due.push(time),
-                    Some(time) => {
-                        schedule.next = Some(schedule.next.map_or(time, |next| next.min(time)));
-                    }
-                }
-            }
-            cursor = page.next;
-            if cursor.is_none() {
-                break;
-            }
-        }
-        due.sort_unstable();
+        let all = self.due_folders().await?;
+        let first_later = all.partition_point(|due| due.at() <= now);
+        schedule.next = all.get(first_later).copied();
+        let due = &all[..first_later];
+        schedule.troubled.retain(|folder, _| due.contains(folder));
+        // A move does not change `scheduled/` itself, so only a look that met nothing due can be
+        // relied on until the folder changes.
+        schedule.stamp = stamp.filter(|_| due.is_empty());
         let mut moved = 0;
-        for time in due {
+        let mut again = until(schedule.next, now);
+        for folder in due {
             if moved >= MAX_MOVED {
-                found.schedule.stamp = None;
                 return Ok((Some(Duration::ZERO), true));
             }
-            moved += self.promote_folder(time, MAX_MOVED - moved).await?;
+            let mono = self.env.monotonic();
+            let retry_at = schedule.troubled.get(folder).copied().unwrap_or_default();
+            if retry_at > mono {
+                again = again.into_iter().chain([retry_at - mono]).min();
+                continue;
+            }
+            let (gone, pause) = self.promote_folder(*folder, MAX_MOVED - moved).await?;
+            moved += gone;
+            if let Some(pause) = pause {
+                schedule.troubled.insert(*folder, mono + pause);
+                again = again.into_iter().chain([pause]).min();
+            }
         }
-        // What was moved has changed the folder since its stamp was taken: the next poll looks again.
-        found.schedule.stamp = stamp;
-        Ok((until(found.schedule.next, now), false))
+        Ok((again, moved >= MAX_MOVED))
     }
 
-    async fn promote_folder(&self, due: Due, limit: usize) -> Result<usize> {
+    /// Moves up to `limit` tasks; answers how many, and when to try again what would not go.
+    async fn promote_folder(&self, due: Due, limit: usize) -> Result<(usize, Option<Duration>)> {
         let dir = format!("{}/{}", layout::SCHEDULED, due.name());
         let mut moved = 0;
         loop {
-            let page = self.tree.list(&dir, None, limit - moved).await?;
-            let mut here = 0;
+            let mut page = self.tree.list(&dir, None, limit - moved).await?;
+            let seen = page.entries.len();
+            // Whoever else is at it should not be at the same tasks.
+            self.env.shuffle(&mut page.entries);
+            let (mut here, mut failed) = (0, false);
             for entry in page.entries.iter().filter(|entry| entry.kind == EntryKind::Folder) {
-                match layout::parse_stem(&entry.name) {
-                    None => tracing::warn!(name = entry.name, "not a task in scheduled/"),
-                    Some(key) => match self.promote(due, &key).await {
-                        Ok(()) => here += 1,
-                        Err(error) => tracing::warn!(%key, %error, "cannot publish a due task"),
-                    },
+                let Some(key) = layout::parse_stem(&entry.name) else {
+                    tracing::warn!(name = entry.name, "not a task in scheduled/");
+                    continue;
+                };
+                match self.promote(due, &key).await {
+                    Ok(gone) => here += usize::from(gone),
+                    Err(error) => {
+                        tracing::warn!(%key, %error, "cannot publish a due task");
+                        failed = true;
+                    }
                 }
             }
             moved += here;
-            // An empty listing lets the store remove the folder.
-            if here == 0 || moved >= limit {
-                return Ok(moved);
+            if here < seen || seen == 0 || moved >= limit {
+                let pause = if failed { FAILURE_PAUSE } else { TROUBLE_PAUSE };
+                return Ok((moved, (here < seen).then_some(pause)));
             }
         }
     }
 
-    async fn promote(&self, due: Due, key: &TaskKey) -> Result<()> {
+    /// Moves one task; answers whether it has gone from its folder.
+    async fn promote(&self, due: Due, key: &TaskKey) -> Result<bool> {
         let (from, to) = (layout::scheduled_dir(due, key), self.task_dir(key));
-        let Some(slot) = self.tree.open(&from).await? else { return Ok(()) };
+        let Some(slot) = self.tree.open(&from).await? else { return Ok(true) };
         let look = self.tree.look(&slot, 0, &self.record_paths(key)).await?;
         let Some(task) = look.task.filter(|_| !look.finished) else {
             // Its life has ended meanwhile, or somebody is removing it.
-            return self.tree.clean(&slot, look.finished, &[]).await;
+            if look.finished {
+                self.secure_records(key).await?;
+            }
+            self.tree.clean(&slot, look.finished, &[]).await?;
+            return Ok(self.tree.open(&from).await?.is_none());
         };
         let mut created = self.tree.promote(&from, &to, self.durable()).await?;
         if created == Created::Exists && self.pending_task(key).await?.is_none() {
@@ -111,19 +129,20 @@ impl<T: Tree> Core<T> {
             created = self.tree.promote(&from, &to, self.durable()).await?;
         }
         if created == Created::Exists {
-            // Pending already. Only now is the copy in excess.
+            // Pending already, and durably so. Only now is the copy in excess.
             if self.pending_task(key).await?.is_some() {
                 self.drop_copy(&from).await?;
             }
-            return Ok(());
+            return Ok(self.tree.open(&from).await?.is_none());
         }
         let pushed = format::decode_task(&task.bytes, key).map(|(_, meta)| meta.push_id).ok();
         match self.record(key).await? {
             Some(record) if Some(&record.meta.push_id) != pushed.as_ref() => {
-                self.clean_finished(key).await
+                self.clean_finished(key).await?;
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(true)
     }
 
     /// Removes a scheduled copy, if it is still there under its own name. Even if somebody moves it

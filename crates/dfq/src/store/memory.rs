@@ -38,8 +38,6 @@ impl Memory {
                 provider: "memory",
                 address: "memory:".to_owned(),
                 blocking: false,
-                concurrency: 1,
-                time_resolution: Duration::from_millis(1),
                 heartbeat_every: Duration::from_secs(60),
                 notices_changes: true,
             },
@@ -78,6 +76,10 @@ impl Tree for Memory {
 
     fn properties(&self) -> &Properties {
         &self.properties
+    }
+
+    fn time_resolution(&self) -> Duration {
+        Duration::from_millis(1)
     }
 
     async fn read(&self, path: &str) -> Result<Option<Stored>> {

@@ -9,6 +9,7 @@
 pub mod fs;
 pub mod memory;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -33,6 +34,15 @@ pub struct Stored {
     pub bytes: Vec<u8>,
     /// The time of the last write, on the store's clock.
     pub modified: Timestamp,
+}
+
+impl Stored {
+    /// Tells this content from any other that the file has had: by its bytes and by its time.
+    pub(crate) fn version(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.bytes, self.modified.as_nanosecond()).hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 /// What a name in a listing stands for.
@@ -93,10 +103,6 @@ pub struct Properties {
     pub address: String,
     /// Calls block the thread instead of waiting asynchronously.
     pub blocking: bool,
-    /// How many calls of one batch are worth having in flight at once.
-    pub concurrency: usize,
-    /// Two writes closer together than this may carry the same modification time.
-    pub time_resolution: Duration,
     /// The longest sensible time between heartbeats, however long the lease.
     pub heartbeat_every: Duration,
     /// [`Tree::changed`] tells of what other processes do here. If not, it has to be polled for.
@@ -116,6 +122,8 @@ pub trait Tree: Send + Sync + 'static {
 
     /// What this store is and can do.
     fn properties(&self) -> &Properties;
+    /// Two writes closer together than this may carry the same modification time.
+    fn time_resolution(&self) -> Duration;
 
     /// Reads a file; `None` if there is none.
     async fn read(&self, path: &str) -> Result<Option<Stored>>;
@@ -153,7 +161,7 @@ pub trait Tree: Send + Sync + 'static {
     /// them durable.
     async fn publish(&self, tasks: &[(String, Vec<u8>)], durable: bool) -> Vec<Result<Created>>;
     /// Moves a whole task from one folder path to another, if that is absent. If it is not, or if
-    /// there is nothing to move, nothing changes.
+    /// there is nothing to move, nothing changes. Whatever is there then is durable.
     async fn promote(&self, from: &str, to: &str, durable: bool) -> Result<Created>;
     /// Opens a task's folder; `None` if there is none.
     async fn open(&self, dir: &str) -> Result<Option<Self::Slot>>;

@@ -122,4 +122,6 @@ fn only_failures_and_lost_leases_count() {
         seen(5, Some(LeaseState::Failed), 0, 100),
     ];
     assert_eq!(tally(&history), Tally { failed: 2, lost: 1 });
+    let unlocked = [seen(1, None, 0, 100), seen(2, Some(LeaseState::Released), 50, 0)];
+    assert_eq!(tally(&unlocked), Tally::default());
 }

@@ -174,7 +174,7 @@ impl<S: Sys> Sys for FaultSys<S> {
         self.change(|| "sync file".to_owned(), || self.inner.sync_file(file), || {})
     }
 
-    fn sync_dir(&self, at: &S::Dir, path: &str) -> SysResult<()> {
+    fn sync_dir(&self, at: &S::Dir, path: &str) -> SysResult<u64> {
         self.change(|| format!("sync {path}"), || self.inner.sync_dir(at, path), || {})
     }
 

@@ -22,9 +22,9 @@ mod sys;
 mod tree;
 mod watch;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -48,8 +48,10 @@ struct Inner<S: Sys> {
     properties: Properties,
     /// How files come to be. Found out by trying, once.
     means: OnceLock<Means>,
-    /// Folders known to exist and to be folders.
-    known: Mutex<HashSet<String>>,
+    /// Folders known to exist and to be folders, and which they were.
+    known: Mutex<HashMap<String, u64>>,
+    /// A time with a fraction of a second was seen, so times here are fine enough to tell changes by.
+    fine_times: AtomicBool,
     /// Makes names under `tmp/`: a nonce of this process, and a count.
     staging_prefix: String,
     staged: AtomicU64,
@@ -86,10 +88,11 @@ pub struct Cursor<S: Sys> {
 }
 
 /// A new file that has its content but not yet its name.
-struct Staged<F> {
-    file: F,
-    /// Its name under `tmp/`, if it needed one.
-    tmp: Option<String>,
+enum Staged<F> {
+    Unnamed(F),
+    /// Under this name in `tmp/`. Closed before it gets its own: on NFS, others may see a file without
+    /// its content until then.
+    Named(String, Option<F>),
 }
 
 impl Filesystem<RealSys> {
@@ -106,7 +109,7 @@ impl Filesystem<RealSys> {
 
     /// Creates the directory if it is missing, and opens it.
     pub fn create(path: &Path, env: Env) -> Result<Self> {
-        std::fs::create_dir_all(path).map_err(|e| {
+        make_durably(path).map_err(|e| {
             let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
             failed("create", &path.display().to_string(), errno)
         })?;
@@ -121,8 +124,6 @@ impl<S: Sys> Filesystem<S> {
             provider: "filesystem",
             address,
             blocking: true,
-            concurrency: 1,
-            time_resolution: sys::TICK,
             heartbeat_every: Duration::from_secs(60),
             notices_changes,
         };
@@ -133,6 +134,7 @@ impl<S: Sys> Filesystem<S> {
             properties,
             means: OnceLock::new(),
             known: Mutex::default(),
+            fine_times: AtomicBool::new(false),
             staged: AtomicU64::new(0),
             watch: watch::Watch::default(),
         };
@@ -143,6 +145,21 @@ impl<S: Sys> Filesystem<S> {
     pub fn sys(&self) -> &S {
         &self.inner.sys
     }
+}
+
+/// Makes a folder and those above it, each on the disk before anything is put into it.
+fn make_durably(path: &Path) -> std::io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    make_durably(parent)?;
+    match std::fs::create_dir(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists || !path.is_dir() => return Err(e),
+        _ => {}
+    }
+    std::fs::File::open(parent)?.sync_all()
 }
 
 /// An error of a system call, in terms of what the caller should do.
@@ -181,29 +198,55 @@ impl<S: Sys> Inner<S> {
     /// Makes a folder and those above it, unless they are known to exist. With `durable`, its entry
     /// is on the disk: also if somebody else has just made it and may not have come to that.
     fn ensure_dir(&self, path: &str, durable: bool) -> Result<()> {
-        if lock(&self.known).contains(path) {
+        if lock(&self.known).contains_key(path) {
             return Ok(());
         }
-        match self.sys.stat(&self.root, path) {
-            Ok(meta) if meta.kind == EntryKind::Folder => {}
-            Ok(_) => return Err(failed("use", path, Errno::NOTDIR)),
-            Err(Errno::NOENT) => {
-                if let Some((parent, _)) = path.rsplit_once('/') {
-                    self.ensure_dir(parent, durable)?;
-                }
-                match self.sys.mkdir(&self.root, path) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(errno) => return Err(failed("create", path, errno)),
-                }
+        let stat = || self.sys.stat(&self.root, path);
+        let mut meta = stat();
+        if meta == Err(Errno::NOENT) {
+            if let Some((parent, _)) = path.rsplit_once('/') {
+                self.ensure_dir(parent, durable)?;
             }
-            Err(errno) => return Err(failed("look at", path, errno)),
+            match self.sys.mkdir(&self.root, path) {
+                Ok(()) | Err(Errno::EXIST) => meta = stat(),
+                Err(errno) => return Err(failed("create", path, errno)),
+            }
+        }
+        let meta = meta.map_err(|errno| failed("look at", path, errno))?;
+        if meta.kind != EntryKind::Folder {
+            return Err(failed("use", path, Errno::NOTDIR));
         }
         if durable {
-            let parent = path.rsplit_once('/').map_or(".", |(parent, _)| parent);
-            let synced = self.sys.sync_dir(&self.root, parent);
-            synced.map_err(|errno| failed("sync", parent, errno))?;
+            self.sync_parent(path)?;
         }
-        lock(&self.known).insert(path.to_owned());
+        // Folders of due times come and go: remembering them would take memory without end.
+        if !path.starts_with(layout::SCHEDULED) {
+            lock(&self.known).insert(path.to_owned(), meta.inode);
+        }
+        Ok(())
+    }
+
+    fn sync_parent(&self, path: &str) -> Result<u64> {
+        let parent = path.rsplit_once('/').map_or(".", |(parent, _)| parent);
+        let synced = self.sys.sync_dir(&self.root, parent);
+        synced.map_err(|errno| failed("sync", parent, errno))
+    }
+
+    /// Makes the names in a folder durable, and the folder itself, should it be another than the one we
+    /// knew: removed while empty, and made anew by somebody who may not have come to sync it.
+    fn sync_names(&self, dir: &str) -> Result<()> {
+        let inode = match self.sys.sync_dir(&self.root, dir) {
+            Ok(inode) => inode,
+            // A folder that is gone held nothing that we made and that still matters: folders are
+            // pruned only when empty, that is, when our task has been finished meanwhile.
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(failed("sync", dir, errno)),
+        };
+        let known = lock(&self.known).get(dir).copied();
+        if known.is_some_and(|known| known != inode) {
+            self.sync_parent(dir)?;
+            lock(&self.known).insert(dir.to_owned(), inode);
+        }
         Ok(())
     }
 
@@ -262,29 +305,58 @@ impl<S: Sys> Inner<S> {
         })
     }
 
-    /// Writes a new file, for a name in the folder `dir`, which exists.
+    /// Does something under `tmp/`, which somebody may have removed.
+    fn in_tmp<R>(&self, mut make: impl FnMut() -> SysResult<R>) -> SysResult<R> {
+        match make() {
+            Err(Errno::NOENT) => {
+                self.forget_dir(layout::TMP);
+                self.ensure_dir(layout::TMP, false).map_err(|_| Errno::NOENT)?;
+                make()
+            }
+            answer => answer,
+        }
+    }
+
+    /// Writes a new file, for a name in the folder `dir`.
     fn stage(&self, dir: &str, bytes: &[u8]) -> SysResult<Staged<S::File>> {
         if self.means.get() == Some(&Means::Unnamed) {
-            let file = self.sys.create_unnamed(&self.root, dir)?;
+            let create = || self.sys.create_unnamed(&self.root, dir);
+            let file = if dir == layout::TMP { self.in_tmp(create)? } else { create()? };
             self.sys.write(&file, bytes)?;
-            return Ok(Staged { file, tmp: None });
+            return Ok(Staged::Unnamed(file));
         }
+        let (tmp, file) = self.stage_named(bytes)?;
+        Ok(Staged::Named(tmp, Some(file)))
+    }
+
+    fn stage_named(&self, bytes: &[u8]) -> SysResult<(String, S::File)> {
         let tmp = self.tmp_name();
-        let file = self.sys.create(&self.root, &tmp)?;
-        if let Err(errno) = self.sys.write(&file, bytes) {
-            let _ = self.sys.unlink(&self.root, &tmp);
-            return Err(errno);
+        let file = self.in_tmp(|| self.sys.create(&self.root, &tmp))?;
+        let mut written = self.sys.write(&file, bytes);
+        if written.is_ok() && !self.properties.notices_changes {
+            // On a network filesystem an error may show only now, and closing cannot report it.
+            written = self.sys.sync_file(&file);
         }
-        let tmp = Some(tmp);
-        Ok(Staged { file, tmp })
+        match written {
+            Ok(()) => Ok((tmp, file)),
+            Err(errno) => {
+                let _ = self.sys.unlink(&self.root, &tmp);
+                Err(errno)
+            }
+        }
     }
 
     /// Gives a staged file its name, if absent.
-    fn place(&self, staged: &Staged<S::File>, at: &S::Dir, path: &str) -> SysResult<Created> {
-        let placed = match (&staged.tmp, self.means.get()) {
-            (None, _) => self.sys.link_file(&staged.file, at, path),
-            (Some(tmp), Some(Means::Renamed)) => self.sys.rename_new(&self.root, tmp, at, path),
-            (Some(tmp), _) => self.sys.link(tmp, at, path, &self.root),
+    fn place(&self, staged: &mut Staged<S::File>, at: &S::Dir, path: &str) -> SysResult<Created> {
+        let placed = match staged {
+            Staged::Unnamed(file) => self.sys.link_file(file, at, path),
+            Staged::Named(tmp, file) => {
+                drop(file.take());
+                match self.means.get() {
+                    Some(Means::Renamed) => self.sys.rename_new(&self.root, tmp, at, path),
+                    _ => self.sys.link(tmp, at, path, &self.root),
+                }
+            }
         };
         match placed {
             Ok(()) => Ok(Created::New),
@@ -295,20 +367,36 @@ impl<S: Sys> Inner<S> {
 
     /// Takes away what staging left under `tmp/`.
     fn unstage(&self, staged: &Staged<S::File>) {
-        if let Some(tmp) = &staged.tmp {
+        if let Staged::Named(tmp, _) = staged {
             let _ = self.sys.unlink(&self.root, tmp);
         }
     }
 
-    /// Writes a file whole over whatever has its name. No fsync: what is replaced may be lost.
+    /// Writes a file whole over whatever has its name. No fsync: what is replaced may be lost. `NOENT`
+    /// means that the folder it was for is gone.
     fn overwrite(&self, at: &S::Dir, path: &str, bytes: &[u8]) -> SysResult<()> {
-        let tmp = self.tmp_name();
-        let file = self.sys.create(&self.root, &tmp)?;
-        let done =
-            self.sys.write(&file, bytes).and_then(|()| self.sys.rename(&self.root, &tmp, at, path));
-        if done.is_err() {
+        let (tmp, file) = self.stage_named(bytes).map_err(|errno| match errno {
+            Errno::NOENT => Errno::IO,
+            other => other,
+        })?;
+        drop(file);
+        let renamed = self.sys.rename(&self.root, &tmp, at, path);
+        if renamed.is_err() {
             let _ = self.sys.unlink(&self.root, &tmp);
         }
-        done
+        renamed
+    }
+
+    fn time_resolution(&self) -> Duration {
+        if self.fine_times.load(Ordering::Relaxed) { sys::TICK } else { sys::COARSE }
+    }
+}
+
+impl<F> Staged<F> {
+    fn file(&self) -> Option<&F> {
+        match self {
+            Self::Unnamed(file) => Some(file),
+            Self::Named(_, file) => file.as_ref(),
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use rustix::io::Errno;
 
 use super::{Inner, Staged, Sys, failed};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::layout;
 use crate::store::Created;
 
@@ -14,6 +14,9 @@ use crate::store::Created;
 fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or(".", |(parent, _)| parent)
 }
+
+/// Files of a batch that are open at the same time: well below the usual limit of a process.
+const CHUNK: usize = 128;
 
 /// How often a folder that was pruned under our hands is made again before we give up.
 const PRUNED_RETRIES: usize = 8;
@@ -32,6 +35,10 @@ impl<S: Sys> Inner<S> {
         if let Err(error) = self.ensure_dir(layout::TMP, durable) {
             return tasks.iter().map(|_| Err(error.clone())).collect();
         }
+        tasks.chunks(CHUNK).flat_map(|chunk| self.publish_chunk(chunk, durable)).collect()
+    }
+
+    fn publish_chunk(&self, tasks: &[(String, Vec<u8>)], durable: bool) -> Vec<Result<Created>> {
         let staged: Vec<_> =
             tasks.iter().map(|(_, bytes)| self.stage_task(bytes, durable)).collect();
         let moved: Vec<_> = staged
@@ -45,7 +52,7 @@ impl<S: Sys> Inner<S> {
     fn stage_task(&self, bytes: &[u8], durable: bool) -> Result<StagedTask<S::File>> {
         let dir = self.tmp_name();
         let task = format!("{dir}/{}", layout::TASK);
-        let made = self.sys.mkdir(&self.root, &dir);
+        let made = self.in_tmp(|| self.sys.mkdir(&self.root, &dir));
         made.map_err(|errno| failed("create", &dir, errno))?;
         let written = self.sys.create(&self.root, &task).and_then(|file| {
             self.sys.write(&file, bytes)?;
@@ -74,10 +81,14 @@ impl<S: Sys> Inner<S> {
         let StagedTask { dir, file } = staged;
         let synced = if durable {
             let file_synced = self.sys.sync_file(&file);
-            file_synced.and_then(|()| self.sys.sync_dir(&self.root, &dir))
-        } else {
+            file_synced.and_then(|()| self.sys.sync_dir(&self.root, &dir)).map(drop)
+        } else if self.properties.notices_changes {
             Ok(())
+        } else {
+            self.sys.sync_file(&file)
         };
+        // Closed before it can be seen: NFS writes a file out then.
+        drop(file);
         let moved = match synced {
             Ok(()) => self.rename_folder(&dir, to, durable),
             Err(errno) => Err(failed("sync", &dir, errno)),
@@ -85,7 +96,8 @@ impl<S: Sys> Inner<S> {
         if !matches!(moved, Ok(Some(Created::New))) {
             self.unstage_task(&dir);
         }
-        moved?.ok_or_else(|| failed("publish", to, Errno::NOENT))
+        // Nothing left to move: it was moved, and the answer was lost. What is there will tell.
+        Ok(moved?.unwrap_or(Created::Exists))
     }
 
     /// Renames a task's folder to a path where there must be none; `None` if there is no such folder.
@@ -108,6 +120,9 @@ impl<S: Sys> Inner<S> {
             match renamed {
                 Ok(()) => return Ok(Some(Created::New)),
                 Err(Errno::EXIST | Errno::NOTEMPTY) => return Ok(Some(Created::Exists)),
+                Err(Errno::NOENT) if self.sys.exists(&self.root, from) == Ok(false) => {
+                    return Ok(None);
+                }
                 Err(Errno::NOENT) => self.forget_dir(parent(to)),
                 Err(errno) => return Err(failed("publish", to, errno)),
             }
@@ -120,6 +135,10 @@ impl<S: Sys> Inner<S> {
         records: &[(String, Vec<u8>)],
         durable: bool,
     ) -> Vec<Result<Created>> {
+        records.chunks(CHUNK).flat_map(|chunk| self.commit_chunk(chunk, durable)).collect()
+    }
+
+    fn commit_chunk(&self, records: &[(String, Vec<u8>)], durable: bool) -> Vec<Result<Created>> {
         let staged: Vec<_> =
             records.iter().map(|(path, bytes)| self.stage_record(path, bytes, durable)).collect();
         let placed = staged
@@ -137,8 +156,8 @@ impl<S: Sys> Inner<S> {
             self.ensure_dir(dir, durable)?;
             match self.stage(dir, bytes) {
                 Ok(staged) => {
-                    if durable {
-                        self.sys.start_sync(&staged.file);
+                    if let Some(file) = staged.file().filter(|_| durable) {
+                        self.sys.start_sync(file);
                     }
                     return Ok(staged);
                 }
@@ -151,32 +170,29 @@ impl<S: Sys> Inner<S> {
 
     fn place_record(
         &self,
-        staged: Staged<S::File>,
+        mut staged: Staged<S::File>,
         path: &str,
         bytes: &[u8],
         durable: bool,
     ) -> Result<Created> {
-        let synced = if durable { self.sys.sync_file(&staged.file) } else { Ok(()) };
-        let placed = match synced {
-            Ok(()) => self.place(&staged, &self.root, path),
-            Err(errno) => Err(errno),
-        };
-        self.unstage(&staged);
-        match placed {
-            Ok(created) => Ok(created),
-            Err(Errno::NOENT) => {
-                self.forget_dir(parent(path));
-                let staged = self.stage_record(path, bytes, durable)?;
-                if durable {
-                    let synced = self.sys.sync_file(&staged.file);
-                    synced.map_err(|errno| failed("sync", path, errno))?;
+        for _ in 0..PRUNED_RETRIES {
+            let synced = match staged.file() {
+                Some(file) if durable => self.sys.sync_file(file),
+                _ => Ok(()),
+            };
+            let placed = synced.and_then(|()| self.place(&mut staged, &self.root, path));
+            self.unstage(&staged);
+            match placed {
+                Ok(created) => return Ok(created),
+                Err(Errno::NOENT) => {
+                    self.forget_dir(parent(path));
+                    staged = self.stage_record(path, bytes, durable)?;
                 }
-                let placed = self.place(&staged, &self.root, path);
-                self.unstage(&staged);
-                placed.map_err(|errno| failed("create", path, errno))
+                Err(errno) => return Err(failed("create", path, errno)),
             }
-            Err(errno) => Err(failed("create", path, errno)),
         }
+        self.unstage(&staged);
+        Err(failed("create", path, Errno::NOENT))
     }
 
     /// Makes the new names durable, folder by folder. A name that was there already is synced too:
@@ -193,13 +209,7 @@ impl<S: Sys> Inner<S> {
         let touched = named.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
         let dirs: BTreeSet<&str> = touched.map(|((path, _), _)| parent(path)).collect();
         for dir in dirs {
-            let Err(errno) = self.sys.sync_dir(&self.root, dir) else { continue };
-            // A folder that is gone held nothing that we made and that still matters: folders are
-            // pruned only when empty, that is, when our task has been finished meanwhile.
-            if errno == Errno::NOENT {
-                continue;
-            }
-            let error: Error = failed("sync", dir, errno);
+            let Err(error) = self.sync_names(dir) else { continue };
             for ((path, _), answer) in named.iter().zip(&mut answers) {
                 if parent(path) == dir && answer.is_ok() {
                     *answer = Err(error.clone());

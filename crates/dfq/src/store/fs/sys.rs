@@ -26,6 +26,8 @@ pub struct Meta {
     pub modified: Timestamp,
     /// Bytes taken.
     pub size: u64,
+    /// Tells it from anything else that has, or had, its name.
+    pub inode: u64,
 }
 
 /// One entry of a directory.
@@ -77,8 +79,8 @@ pub trait Sys: Send + Sync + Debug + 'static {
     fn start_sync(&self, file: &Self::File);
     /// Waits until a file is on the disk.
     fn sync_file(&self, file: &Self::File) -> SysResult<()>;
-    /// Waits until a directory's entries are on the disk.
-    fn sync_dir(&self, at: &Self::Dir, path: &str) -> SysResult<()>;
+    /// Waits until a directory's entries are on the disk; answers which directory that was.
+    fn sync_dir(&self, at: &Self::Dir, path: &str) -> SysResult<u64>;
     /// Gives an open file a (further) name, if absent.
     fn link_file(&self, file: &Self::File, at: &Self::Dir, path: &str) -> SysResult<()>;
     /// Gives a named file a further name, if absent.
@@ -127,6 +129,7 @@ fn meta_of(stat: &fs::Stat) -> Meta {
         kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
         modified: Timestamp::new(stat.st_mtime, nanos).unwrap_or(Timestamp::UNIX_EPOCH),
         size: u64::try_from(stat.st_size).unwrap_or(0),
+        inode: stat.st_ino,
     }
 }
 
@@ -264,12 +267,12 @@ impl Sys for RealSys {
         again(|| fs::fsync(file))
     }
 
-    fn sync_dir(&self, at: &OwnedFd, path: &str) -> SysResult<()> {
+    fn sync_dir(&self, at: &OwnedFd, path: &str) -> SysResult<u64> {
         let dir = self.open_dir(at, path)?;
         match again(|| fs::fsync(&dir)) {
             // Some network filesystems have nothing to sync in a directory and say so.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
-            answer => answer,
+            Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(fs::fstat(&dir)?.st_ino),
+            Err(errno) => Err(errno),
         }
     }
 
@@ -320,3 +323,6 @@ impl Sys for RealSys {
 
 /// How far apart two writes must be to carry different times: a kernel tick, with room.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
+
+/// The same on filesystems that keep whole seconds, or (FAT) every other.
+pub(crate) const COARSE: Duration = Duration::from_secs(2);

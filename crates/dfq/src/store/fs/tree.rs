@@ -1,10 +1,13 @@
 //! The [`Tree`] verbs on a directory.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rustix::io::Errno;
 
-use super::{Cursor, Draft, Filesystem, Inner, Means, Slot, Staged, Sys, failed, sys};
+use super::{Cursor, Draft, Filesystem, Inner, Means, Slot, Staged, Sys, failed};
 use crate::error::{Error, Result};
 use crate::layout;
 use crate::model::Generation;
@@ -21,17 +24,33 @@ impl<S: Sys> Inner<S> {
                 let modified = meta.modified;
                 Ok(Some(Stored { bytes, modified }))
             }
-            // ESTALE: on NFS, a file that another client has removed.
-            Err(Errno::NOENT | Errno::STALE) => Ok(None),
+            Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(failed("read", shown, errno)),
         }
     }
 
-    fn exists(&self, at: &S::Dir, path: &str) -> Result<bool> {
-        match self.sys.exists(at, path) {
-            Ok(answer) => Ok(answer),
+    /// The same within a task's folder. ESTALE: on NFS, another client has removed it.
+    fn read_in(&self, slot: &Slot<S>, name: &str) -> Result<Option<Stored>> {
+        match self.sys.read(&slot.dir, name) {
+            Err(Errno::STALE) => Ok(None),
+            Err(errno) if errno != Errno::NOENT => {
+                Err(failed("read", &format!("{}/{name}", slot.path), errno))
+            }
+            Err(_) => Ok(None),
+            Ok((bytes, meta)) => Ok(Some(Stored { bytes, modified: meta.modified })),
+        }
+    }
+
+    fn exists(&self, path: &str) -> Result<bool> {
+        self.sys.exists(&self.root, path).map_err(|errno| failed("look at", path, errno))
+    }
+
+    fn exists_in(&self, slot: &Slot<S>, name: &str) -> Result<bool> {
+        match self.sys.exists(&slot.dir, name) {
             Err(Errno::STALE) => Ok(false),
-            Err(errno) => Err(failed("look at", path, errno)),
+            answer => {
+                answer.map_err(|errno| failed("look at", &format!("{}/{name}", slot.path), errno))
+            }
         }
     }
 
@@ -125,24 +144,31 @@ impl<S: Sys> Inner<S> {
         self.means()?;
         let error = |errno| failed("write to", layout::TMP, errno);
         let staged = self.stage(layout::TMP, b"\n").map_err(error)?;
-        let meta = self.sys.file_meta(&staged.file);
+        let meta = staged.file().map_or(Err(Errno::IO), |file| self.sys.file_meta(file));
         self.unstage(&staged);
-        Ok(meta.map_err(error)?.modified)
+        let now = meta.map_err(error)?.modified;
+        if now.subsec_nanosecond() != 0 {
+            self.fine_times.store(true, Ordering::Relaxed);
+        }
+        Ok(now)
     }
 
     fn create_lease(&self, slot: &Slot<S>, attempt: u32, draft: &Draft<S>) -> Result<Created> {
         let name = layout::lease_name(attempt);
-        let placed = match &draft.unnamed {
-            Some(file) => match self.sys.link_file(file, &slot.dir, &name) {
-                Ok(()) => Ok(Created::New),
-                Err(Errno::EXIST) => Ok(Created::Exists),
-                Err(errno) => Err(errno),
-            },
-            None => self.stage(layout::TMP, &draft.bytes).and_then(|staged: Staged<S::File>| {
-                let placed = self.place(&staged, &slot.dir, &name);
+        let linked = match &draft.unnamed {
+            Some(file) => self.sys.link_file(file, &slot.dir, &name),
+            None => Err(Errno::NOENT),
+        };
+        let placed = match linked {
+            Ok(()) => Ok(Created::New),
+            Err(Errno::EXIST) => Ok(Created::Exists),
+            // The folder is gone. Or the file is: once its last name was removed, it gets no other.
+            Err(Errno::NOENT) => self.stage(layout::TMP, &draft.bytes).and_then(|mut staged| {
+                let placed = self.place(&mut staged, &slot.dir, &name);
                 self.unstage(&staged);
                 placed
             }),
+            Err(errno) => Err(errno),
         };
         match placed {
             Ok(created) => Ok(created),
@@ -155,9 +181,7 @@ impl<S: Sys> Inner<S> {
     fn last_life(&self, paths: &dyn Fn(Generation) -> [String; 2]) -> Result<Option<Generation>> {
         let finished = |generation| {
             let [completed, failed] = paths(generation);
-            Ok::<_, Error>(
-                self.exists(&self.root, &completed)? || self.exists(&self.root, &failed)?,
-            )
+            Ok::<_, Error>(self.exists(&completed)? || self.exists(&failed)?)
         };
         if !finished(1)? {
             return Ok(None);
@@ -185,6 +209,10 @@ impl<S: Sys> Tree for Filesystem<S> {
 
     fn properties(&self) -> &Properties {
         &self.inner.properties
+    }
+
+    fn time_resolution(&self) -> Duration {
+        self.inner.time_resolution()
     }
 
     async fn read(&self, path: &str) -> Result<Option<Stored>> {
@@ -233,7 +261,7 @@ impl<S: Sys> Tree for Filesystem<S> {
     async fn stamp(&self, dir: &str, now: Timestamp) -> Result<Option<u64>> {
         match self.inner.sys.stat(&self.inner.root, dir) {
             // A folder changed within the current tick can change again without showing it.
-            Ok(meta) if meta.modified + sys::TICK * 2 >= now => Ok(None),
+            Ok(meta) if meta.modified + self.inner.time_resolution() * 2 >= now => Ok(None),
             Ok(meta) => Ok(Some(meta.modified.as_nanosecond() as u64)),
             Err(Errno::NOENT) => Ok(Some(0)),
             Err(errno) => Err(failed("look at", dir, errno)),
@@ -254,12 +282,8 @@ impl<S: Sys> Tree for Filesystem<S> {
 
     async fn promote(&self, from: &str, to: &str, durable: bool) -> Result<Created> {
         let moved = self.inner.rename_folder(from, to, durable)?;
-        if durable && moved == Some(Created::New) {
-            let dir = to.rsplit_once('/').map_or(".", |(dir, _)| dir);
-            match self.inner.sys.sync_dir(&self.inner.root, dir) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(failed("sync", dir, errno)),
-            }
+        if durable {
+            self.inner.sync_names(to.rsplit_once('/').map_or(".", |(dir, _)| dir))?;
         }
         Ok(moved.unwrap_or(Created::Exists))
     }
@@ -279,7 +303,10 @@ impl<S: Sys> Tree for Filesystem<S> {
         let unnamed = match self.inner.means()? {
             Means::Unnamed => {
                 let staged = self.inner.stage(layout::TMP, bytes);
-                Some(staged.map_err(|errno| failed("write to", layout::TMP, errno))?.file)
+                match staged.map_err(|errno| failed("write to", layout::TMP, errno))? {
+                    Staged::Unnamed(file) => Some(file),
+                    Staged::Named(..) => None,
+                }
             }
             Means::Linked | Means::Renamed => None,
         };
@@ -309,25 +336,23 @@ impl<S: Sys> Tree for Filesystem<S> {
     }
 
     async fn read_lease(&self, slot: &Slot<S>, attempt: u32) -> Result<Option<Stored>> {
-        let name = layout::lease_name(attempt);
-        self.inner.read(&slot.dir, &name, &format!("{}/{name}", slot.path))
+        self.inner.read_in(slot, &layout::lease_name(attempt))
     }
 
     async fn look(&self, slot: &Slot<S>, attempt: u32, records: &[String; 2]) -> Result<Look> {
         let inner = &self.inner;
-        let task = inner.read(&slot.dir, layout::TASK, &format!("{}/task.json", slot.path))?;
-        let superseded = inner.exists(&slot.dir, &layout::lease_name(attempt + 1))?;
+        let task = inner.read_in(slot, layout::TASK)?;
+        let superseded = inner.exists_in(slot, &layout::lease_name(attempt + 1))?;
         let [completed, failed] = records;
-        let finished =
-            inner.exists(&inner.root, completed)? || inner.exists(&inner.root, failed)?;
+        let finished = inner.exists(completed)? || inner.exists(failed)?;
         Ok(Look { task, superseded, finished })
     }
 
     async fn probe(&self, slot: &Slot<S>, attempt: u32) -> Result<Probe> {
         let inner = &self.inner;
         Ok(Probe {
-            task: inner.exists(&slot.dir, layout::TASK)?,
-            superseded: inner.exists(&slot.dir, &layout::lease_name(attempt + 1))?,
+            task: inner.exists_in(slot, layout::TASK)?,
+            superseded: inner.exists_in(slot, &layout::lease_name(attempt + 1))?,
         })
     }
 

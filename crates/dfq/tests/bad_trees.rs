@@ -1,0 +1,277 @@
+//! Trees that something went wrong with: reported, set aside or refused; never destroyed, never a
+//! panic, and never in the way of the other tasks.
+
+mod support;
+
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use dfq::queue::TaskState;
+use dfq::{ErrorKind, OpenOptions, PollRequest, Pushed, Settings};
+use support::{Place, ack_all, id, poll, push, task};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// sha256("a") = ca97…, sha256("abc") = ba78….
+const A: &str = "pending/ca/a";
+
+#[tokio::test]
+async fn a_damaged_task_is_set_aside_bytes_and_all() {
+    let damages: [&[u8]; 6] = [
+        b"",
+        b"{\"x\":1,\"_dfq\":{\"id\":\"a\"",
+        b"not json",
+        b"\xff\xfe\x00",
+        b"{\"_dfq\":7}",
+        b"{\"_dfq\":{\"id\":\"b\"}}",
+    ];
+    for damage in damages {
+        let place = Place::new();
+        let queue = place.queue().await;
+        push(&*queue, "a").await;
+        push(&*queue, "fine").await;
+        place.write(&format!("{A}/task.json"), damage);
+        let reported = queue.check().await.unwrap();
+        assert!(reported.iter().any(|problem| problem.path.contains(A)), "{reported:?}");
+        assert_eq!(queue.get(id("a")).await.unwrap().unwrap().state, TaskState::Damaged);
+        let held = poll(&*queue).await;
+        assert_eq!(held.len(), 1, "the other task is not held up");
+        ack_all(&*queue, held).await;
+        assert!(!place.exists(A));
+        let record: serde_json::Value =
+            serde_json::from_str(&place.read("failed/ca/a.json")).unwrap();
+        let kept = match &record["_dfq"]["damaged_text"] {
+            serde_json::Value::String(text) => text.clone().into_bytes(),
+            _ => {
+                let hex = record["_dfq"]["damaged_hex"].as_str().unwrap();
+                (0..hex.len())
+                    .step_by(2)
+                    .map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap())
+                    .collect()
+            }
+        };
+        assert_eq!(kept, damage);
+        let retried = queue.retry(vec![id("a")]).await.remove(0);
+        assert_eq!(retried.unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(queue.check().await.unwrap(), []);
+    }
+}
+
+#[tokio::test]
+async fn an_unreadable_lease_is_judged_by_its_age() {
+    for content in ["", "{", "{\"worker_id\":\"w\"", "[]"] {
+        let place = Place::new();
+        let queue = place.queue().await;
+        push(&*queue, "a").await;
+        place.write(&format!("{A}/lease.json"), content);
+        assert!(poll(&*queue).await.is_empty(), "its writer may still be at it");
+        place.age(&format!("{A}/lease.json"), HOUR);
+        let held = poll(&*place.queue().await).await;
+        assert_eq!(held[0].attempt, 2);
+        ack_all(&*queue, held).await;
+        assert!(!place.exists(A));
+    }
+}
+
+#[tokio::test]
+async fn a_lease_from_the_future_does_not_hold_for_ever() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "a").await;
+    let lease = r#"{"worker_id":"w","created_at":"2099-01-01T00:00:00Z","heartbeat_at":"2099-01-01T00:00:00Z","expires_at":"2099-01-01T00:10:00Z"}"#;
+    place.write(&format!("{A}/lease.json"), lease);
+    assert!(poll(&*queue).await.is_empty());
+    place.age(&format!("{A}/lease.json"), HOUR);
+    assert_eq!(poll(&*place.queue().await).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_folder_that_differs_in_case_is_left_alone() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "abc").await;
+    // As a filesystem that folds case, or a careless copy, might leave it.
+    place.write("pending/ba/ABC/task.json", "{}");
+    place.write("pending/ba/ABC/lease.json", "{}");
+    let held = poll(&*queue).await;
+    assert_eq!(held.len(), 1);
+    assert_eq!(held[0].id().as_str(), "abc");
+    ack_all(&*queue, held).await;
+    assert!(place.exists("pending/ba/ABC/task.json") && place.exists("pending/ba/ABC/lease.json"));
+    let reported = queue.check().await.unwrap();
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0].path, "pending/ba/ABC");
+}
+
+#[tokio::test]
+async fn an_id_that_a_case_folding_store_confuses_is_refused() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "a").await;
+    // What one would find there if 'A' and 'a' shared a folder.
+    let file = place.read(&format!("{A}/task.json")).replace("\"id\":\"a\"", "\"id\":\"A\"");
+    place.write(&format!("{A}/task.json"), file);
+    let refused = queue.push(vec![task("a")]).await.remove(0).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(refused.to_string().contains("case"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_newer_or_damaged_queue_is_refused() {
+    for (content, kind) in [
+        (r#"{"format": 2, "layout": "spiral"}"#, ErrorKind::Incompatible),
+        ("", ErrorKind::Damaged),
+        ("{\"format\": 1", ErrorKind::Damaged),
+        (r#"{"format": 1, "max_attempts": 0}"#, ErrorKind::Damaged),
+    ] {
+        let place = Place::new();
+        place.write("queue.json", content);
+        place.write("pending/ca/a/task.json", "{}");
+        for options in [OpenOptions::existing(), OpenOptions::create()] {
+            let refused = dfq::open(place.path("q"), options).await.err().unwrap();
+            assert_eq!(refused.kind(), kind, "{content}: {refused}");
+        }
+        assert_eq!(place.read("queue.json"), content);
+        assert!(place.exists("pending/ca/a/task.json"));
+    }
+}
+
+#[tokio::test]
+async fn a_folder_of_other_things_is_no_queue() {
+    let place = Place::new();
+    place.write("thesis.tex", "precious");
+    let refused = dfq::open(place.path("q"), OpenOptions::create()).await.err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(refused.to_string().contains("thesis.tex"), "{refused}");
+    assert_eq!(std::fs::read_dir(place.path("q")).unwrap().count(), 1);
+    let missing = dfq::open(place.path("nowhere"), OpenOptions::existing()).await.err().unwrap();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    let file = dfq::open(place.path("q/thesis.tex"), OpenOptions::create()).await.err().unwrap();
+    assert!(!place.exists("thesis.tex/queue.json"), "{file}");
+}
+
+#[tokio::test]
+async fn links_and_files_where_folders_should_be_are_not_followed() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "abc").await;
+    std::fs::create_dir(place.path("elsewhere")).unwrap();
+    symlink(place.path("elsewhere"), place.path("q/pending/ca")).unwrap();
+    let refused = queue.push(vec![task("a")]).await.remove(0).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Damaged, "{refused}");
+    assert_eq!(std::fs::read_dir(place.path("elsewhere")).unwrap().count(), 0);
+    // Nor does it keep the others from being done.
+    let held = poll(&*queue).await;
+    assert_eq!(held.len(), 1);
+    ack_all(&*queue, held).await;
+    let reported = queue.check().await.unwrap();
+    assert!(reported.iter().any(|problem| problem.path == "pending/ca"), "{reported:?}");
+
+    std::fs::remove_file(place.path("q/pending/ca")).unwrap();
+    place.write("pending/ca", "a file");
+    let refused = queue.push(vec![task("a")]).await.remove(0).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Damaged, "{refused}");
+    assert!(poll(&*queue).await.is_empty());
+    assert_eq!(place.read("pending/ca"), "a file");
+}
+
+#[tokio::test]
+async fn a_task_file_that_is_no_file_is_left_alone() {
+    type Make = fn(&Place);
+    let makes: [Make; 3] = [
+        |place| std::fs::create_dir(place.path("q").join(A).join("task.json")).unwrap(),
+        |place| symlink("/etc/hostname", place.path("q").join(A).join("task.json")).unwrap(),
+        |place| {
+            let path = place.path("q").join(A).join("task.json");
+            let made = std::process::Command::new("mkfifo").arg(path).status().unwrap();
+            assert!(made.success());
+        },
+    ];
+    for make in makes {
+        let place = Place::new();
+        let queue = place.queue().await;
+        push(&*queue, "a").await;
+        push(&*queue, "fine").await;
+        std::fs::remove_file(place.path("q").join(A).join("task.json")).unwrap();
+        make(&place);
+        let held = poll(&*queue).await;
+        assert_eq!(held.len(), 1);
+        ack_all(&*queue, held).await;
+        assert!(poll(&*queue).await.is_empty());
+        assert!(place.exists(&format!("{A}/task.json")));
+        let reported = queue.check().await.unwrap();
+        assert!(reported.iter().any(|problem| problem.path.starts_with(A)), "{reported:?}");
+    }
+}
+
+#[tokio::test]
+async fn foreign_files_stay() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "a").await;
+    let foreign = [
+        "README",
+        "pending/notes.txt",
+        "pending/ca/.DS_Store",
+        &format!("{A}/notes.txt"),
+        "completed/x.json",
+        "workers/x",
+        "scheduled/soon/x",
+        "pending/ca/b@1/task.json",
+    ];
+    for path in foreign {
+        place.write(path, "mine");
+    }
+    let held = poll(&*queue).await;
+    assert_eq!(held.len(), 1);
+    ack_all(&*queue, held).await;
+    assert!(poll(&*queue).await.is_empty());
+    for path in foreign {
+        assert_eq!(place.read(path), "mine");
+    }
+    assert!(!place.exists(&format!("{A}/task.json")));
+    assert!(queue.check().await.unwrap().len() >= 4);
+    // The name of the finished task is not free again because somebody's notes are in its folder.
+    let again = queue.push(vec![task("a")]).await.remove(0).unwrap();
+    assert!(matches!(again, Pushed::Finished(..)), "{again:?}");
+}
+
+#[tokio::test]
+async fn an_unreadable_record_still_says_that_the_task_is_done() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    place.write("completed/ca/a.json", "{cut");
+    let pushed = queue.push(vec![task("a")]).await.remove(0).unwrap();
+    assert!(matches!(pushed, Pushed::Finished(..)), "{pushed:?}");
+    let again = queue.push(vec![task("a").again()]).await.remove(0).unwrap();
+    assert_eq!(again.key().generation(), 2);
+    assert_eq!(place.read("completed/ca/a.json"), "{cut");
+}
+
+#[tokio::test]
+async fn a_tree_whose_settings_were_lost_is_recognised() {
+    let place = Place::new();
+    push(&*place.queue().await, "a").await;
+    std::fs::remove_file(place.path("q/queue.json")).unwrap();
+    let queue = dfq::open(place.path("q"), OpenOptions::existing()).await.unwrap();
+    assert_eq!(queue.settings().layout, dfq::model::Layout::Sharded);
+    assert_eq!(poll(&*queue).await.len(), 1);
+}
+
+#[tokio::test]
+async fn bad_settings_are_refused_before_anything_is_made() {
+    let place = Place::new();
+    let settings = Settings { lease: Duration::ZERO, ..Settings::default() };
+    let options = OpenOptions { create: Some(settings), ..OpenOptions::default() };
+    let refused = dfq::open(place.path("q"), options).await.err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert_eq!(std::fs::read_dir(place.path("q")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_poll_of_no_length_is_refused() {
+    let place = Place::new();
+    let request = PollRequest { lease: Some(Duration::ZERO), ..PollRequest::default() };
+    let refused = place.queue().await.poll(request).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+}

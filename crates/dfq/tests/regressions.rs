@@ -1,0 +1,259 @@
+//! One test for every bug that was found after the fact, named after what must be true.
+
+#![allow(clippy::disallowed_methods, reason = "real files have real times")]
+
+mod support;
+
+use std::collections::HashSet;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dfq::clock::{Clock, ManualClock, SeededChance};
+use dfq::model::{Durability, MAX_TASK_BYTES};
+use dfq::queue::Detail;
+use dfq::store::fs::fault::{Fault, FaultSys};
+use dfq::store::fs::{Filesystem, RealSys};
+use dfq::store::memory::Memory;
+use dfq::{
+    Delivery, Env, ErrorKind, NewTask, OpenOptions, PollRequest, Queue, Settings, TreeQueue,
+};
+use jiff::{SignedDuration, Timestamp};
+use rustix::io::Errno;
+use support::{Place, ack_all, id, poll, push, task};
+
+fn relaxed() -> Settings {
+    Settings { durability: Durability::Relaxed, ..Settings::default() }
+}
+
+async fn push_many(queue: &dyn Queue, count: usize) {
+    for answer in queue.push((0..count).map(|n| task(&format!("t{n}"))).collect()).await {
+        answer.unwrap();
+    }
+}
+
+fn assert_distinct(deliveries: &[Delivery]) {
+    let receipts: HashSet<_> = deliveries.iter().map(|held| held.receipt.to_string()).collect();
+    assert_eq!(receipts.len(), deliveries.len());
+}
+
+#[tokio::test]
+async fn more_tasks_due_at_once_than_one_poll_moves() {
+    let place = Place::new();
+    let queue = place.queue_with(relaxed()).await;
+    let delayed = |n| task(&format!("t{n}")).delay(Duration::from_millis(500));
+    for answer in queue.push((0..600).map(delayed).collect()).await {
+        answer.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(1700)).await;
+    let mut got = 0;
+    loop {
+        let polled = queue.poll(PollRequest::new(1000)).await.unwrap();
+        got += polled.deliveries.len();
+        if polled.deliveries.is_empty() && !polled.idle.more {
+            break;
+        }
+    }
+    assert_eq!(got, 600);
+}
+
+#[tokio::test]
+async fn a_move_that_failed_is_tried_again() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("q")).unwrap();
+    let (sys, root) = (FaultSys::new(RealSys), RealSys::open_root(&place.path("q")).unwrap());
+    let tree = Filesystem::with(sys.clone(), root, "q".into(), Env::system(), false);
+    let queue = TreeQueue::open(tree, OpenOptions::create()).await.unwrap();
+    queue.push(vec![task("a").delay(Duration::from_millis(10))]).await.remove(0).unwrap();
+    assert!(poll(&queue).await.is_empty());
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    sys.arm(Some(Fault::Fail(0, Errno::NOSPC)));
+    let polled = queue.poll(PollRequest::new(1)).await.unwrap();
+    assert!(polled.deliveries.is_empty() && polled.idle.next.is_some(), "{polled:?}");
+    tokio::time::sleep(polled.idle.next.unwrap() + Duration::from_millis(50)).await;
+    assert_eq!(poll(&queue).await.len(), 1);
+}
+
+/// All leases of a poll are one file; once its last name is gone it can get no other.
+#[tokio::test]
+async fn the_remains_of_a_crashed_ack_do_not_hide_the_other_tasks() {
+    for _ in 0..10 {
+        let place = Place::new();
+        let queue = place.queue_with(relaxed()).await;
+        push(&*queue, "a").await;
+        let file = place.read("pending/ca/a/task.json");
+        let held = poll(&*queue).await;
+        ack_all(&*queue, held).await;
+        place.write("pending/ca/a/task.json", file);
+        push_many(&*queue, 20).await;
+        assert_eq!(poll(&*place.queue().await).await.len(), 20);
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_has_been_up_for_years_still_remembers() {
+    let clock = ManualClock::default();
+    clock.advance(Duration::from_secs(500 * 86_400));
+    let env = Env::new(Arc::new(clock), Arc::new(SeededChance::new(1)));
+    let options = OpenOptions { env: env.clone(), ..OpenOptions::create() };
+    let queue = TreeQueue::open(Memory::new(env), options).await.unwrap();
+    push_many(&queue, 20).await;
+    let mut all = queue.poll(PollRequest::new(5)).await.unwrap().deliveries;
+    all.extend(poll(&queue).await);
+    assert_eq!(all.len(), 20);
+    assert_distinct(&all);
+}
+
+#[tokio::test]
+async fn a_poll_that_outlasts_its_lease_delivers_nothing_twice() {
+    let place = Place::new();
+    let queue = place.queue_with(relaxed()).await;
+    push_many(&*queue, 2000).await;
+    queue.poll(PollRequest::new(1)).await.unwrap();
+    let request = PollRequest { lease: Some(Duration::from_millis(30)), ..PollRequest::new(4000) };
+    assert_distinct(&queue.poll(request).await.unwrap().deliveries);
+}
+
+#[tokio::test]
+async fn trouble_with_one_shard_does_not_swallow_what_was_claimed_before() {
+    for _ in 0..5 {
+        let place = Place::new();
+        let queue = place.queue_with(relaxed()).await;
+        push_many(&*queue, 20).await;
+        assert_eq!(queue.poll(PollRequest::new(1)).await.unwrap().deliveries.len(), 1);
+        // The round is under way; one of its shards turns into a file.
+        let shards = std::fs::read_dir(place.path("q/pending")).unwrap().map(|e| e.unwrap().path());
+        let free = |shard: &std::path::PathBuf| {
+            let tasks = std::fs::read_dir(shard).unwrap();
+            tasks.into_iter().all(|task| !task.unwrap().path().join("lease.json").exists())
+        };
+        let shard = shards.into_iter().find(free).unwrap();
+        std::fs::rename(&shard, place.path("away")).unwrap();
+        std::fs::write(&shard, "a file").unwrap();
+        let mut got = 0;
+        for _ in 0..4 {
+            got +=
+                queue.poll(PollRequest::new(100)).await.map_or(0, |polled| polled.deliveries.len());
+        }
+        let leased = queue.stats(Detail::States).await;
+        drop(leased);
+        std::fs::remove_file(&shard).unwrap();
+        let states = queue.stats(Detail::States).await.unwrap().states.unwrap();
+        assert_eq!(states.leased, got as u64 + 1, "every lease was handed to somebody");
+    }
+}
+
+#[tokio::test]
+async fn retry_of_an_unreadable_record_invents_no_payload() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "a").await;
+    queue.cancel(vec![id("a")], "no".into()).await.remove(0).unwrap();
+    place.write("failed/ca/a.json", "{\"x\":1");
+    let refused = queue.retry(vec![id("a")]).await.remove(0).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(poll(&*queue).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_tmp_folder_that_was_removed_is_made_again() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "a").await;
+    let held = poll(&*queue).await;
+    std::fs::remove_dir_all(place.path("q/tmp")).unwrap();
+    queue.heartbeat(vec![held[0].receipt.clone()]).await.remove(0).unwrap();
+    std::fs::remove_dir_all(place.path("q/tmp")).unwrap();
+    push(&*queue, "b").await;
+    std::fs::remove_dir_all(place.path("q/tmp")).unwrap();
+    assert_eq!(poll(&*queue).await.len(), 1);
+}
+
+#[tokio::test]
+async fn the_largest_payload_can_be_claimed() {
+    let place = Place::new();
+    let queue = place.queue_with(relaxed()).await;
+    let json = format!(r#"{{"x":"{}"}}"#, "y".repeat(MAX_TASK_BYTES - 10));
+    queue.push(vec![NewTask::from_json(&json).unwrap()]).await.remove(0).unwrap();
+    let held = poll(&*queue).await;
+    assert_eq!(held[0].payload.as_json().len(), json.len());
+    ack_all(&*queue, held).await;
+}
+
+#[tokio::test]
+async fn a_task_that_cannot_be_read_gathers_no_leases() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "a").await;
+    let task = place.path("q/pending/ca/a/task.json");
+    std::fs::rename(&task, place.path("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(place.path("elsewhere"), &task).unwrap();
+    for _ in 0..10 {
+        assert!(poll(&*place.queue().await).await.is_empty());
+    }
+    let files = std::fs::read_dir(place.path("q/pending/ca/a")).unwrap().count();
+    assert_eq!(files, 2, "the link, and one lease withdrawn");
+}
+
+/// A clock that can jump, as that of a machine without a battery does.
+#[derive(Clone, Debug, Default)]
+struct Jumpy {
+    elapsed: Arc<Mutex<Duration>>,
+    offset: Arc<Mutex<SignedDuration>>,
+}
+
+impl Clock for Jumpy {
+    fn wall(&self) -> Timestamp {
+        let start = Timestamp::from_second(1_800_000_000).unwrap();
+        start + *self.elapsed.lock().unwrap() + *self.offset.lock().unwrap()
+    }
+    fn monotonic(&self) -> Duration {
+        Duration::from_secs(1000) + *self.elapsed.lock().unwrap()
+    }
+    fn sleep(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+impl Jumpy {
+    fn advance(&self, secs: u64) {
+        *self.elapsed.lock().unwrap() += Duration::from_secs(secs);
+    }
+    fn jump(&self, secs: i64) {
+        *self.offset.lock().unwrap() += SignedDuration::from_secs(secs);
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_takes_nothing_from_a_living_worker() {
+    for jump in [3600, -3600] {
+        let clock = Jumpy::default();
+        let env = Env::new(Arc::new(clock.clone()), Arc::new(SeededChance::new(1)));
+        let store = Memory::new(env.clone());
+        let settings = Settings { lease: Duration::from_secs(60), ..Settings::default() };
+        let options = OpenOptions { env, create: Some(settings), worker_id: None };
+        let owner = TreeQueue::open(store.clone(), options.clone()).await.unwrap();
+        let other = TreeQueue::open(store, options).await.unwrap();
+        push(&owner, "a").await;
+        let held = poll(&owner).await;
+        clock.advance(5);
+        assert!(poll(&other).await.is_empty());
+        clock.advance(6);
+        clock.jump(jump);
+        for _ in 0..20 {
+            clock.advance(10);
+            assert!(poll(&other).await.is_empty(), "jump of {jump} s");
+            owner.heartbeat(vec![held[0].receipt.clone()]).await.remove(0).unwrap();
+            assert!(poll(&other).await.is_empty(), "jump of {jump} s");
+        }
+        // It falls silent; then it is taken over, in spite of the jump.
+        let mut taken = Vec::new();
+        for _ in 0..20 {
+            clock.advance(10);
+            if taken.is_empty() {
+                taken = poll(&other).await;
+            }
+        }
+        assert_eq!(taken.len(), 1, "jump of {jump} s");
+    }
+}

@@ -1,0 +1,99 @@
+//! What several test files need.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "real files have real times")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use dfq::{Delivery, NewTask, OpenOptions, PollRequest, Queue, Settings, TaskId};
+
+/// A folder for a queue.
+pub struct Place(tempfile::TempDir);
+
+impl Place {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
+    }
+
+    /// A copy of a frozen tree.
+    pub fn copy_of(tree: &str) -> Self {
+        let place = Self::new();
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(tree);
+        copy(&from, &place.path("q"));
+        place
+    }
+
+    pub fn path(&self, below: &str) -> PathBuf {
+        self.0.path().join(below)
+    }
+
+    pub async fn queue(&self) -> Arc<dyn Queue> {
+        self.queue_with(Settings::default()).await
+    }
+
+    pub async fn queue_with(&self, settings: Settings) -> Arc<dyn Queue> {
+        let options = OpenOptions { create: Some(settings), ..OpenOptions::default() };
+        dfq::open(self.path("q"), options).await.unwrap()
+    }
+
+    /// Puts text into a file below the queue, making folders as needed.
+    pub fn write(&self, below: &str, content: impl AsRef<[u8]>) {
+        let path = self.path("q").join(below);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    pub fn read(&self, below: &str) -> String {
+        std::fs::read_to_string(self.path("q").join(below)).unwrap()
+    }
+
+    pub fn exists(&self, below: &str) -> bool {
+        self.path("q").join(below).symlink_metadata().is_ok()
+    }
+
+    /// Makes a file look as if it was last written so long ago.
+    pub fn age(&self, below: &str, by: Duration) {
+        let file = std::fs::File::options().write(true).open(self.path("q").join(below)).unwrap();
+        file.set_modified(SystemTime::now() - by).unwrap();
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+pub fn task(name: &str) -> NewTask {
+    NewTask::from_json(r#"{"x":1}"#).unwrap().id(id(name))
+}
+
+pub fn id(name: &str) -> TaskId {
+    TaskId::new(name).unwrap()
+}
+
+pub async fn push(queue: &dyn Queue, name: &str) {
+    queue.push(vec![task(name)]).await.remove(0).unwrap();
+}
+
+pub async fn poll(queue: &dyn Queue) -> Vec<Delivery> {
+    let mut got = queue.poll(PollRequest::new(100)).await.unwrap().deliveries;
+    got.sort_by(|a, b| a.key.cmp(&b.key));
+    got
+}
+
+pub async fn ack_all(queue: &dyn Queue, held: Vec<Delivery>) {
+    for answer in queue.ack(held.into_iter().map(|held| held.receipt).collect()).await {
+        answer.unwrap();
+    }
+}
