@@ -1,6 +1,8 @@
 //! Trees that something went wrong with: reported, set aside or refused; never destroyed, never a
 //! panic, and never in the way of the other tasks.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod support;
 
 use std::os::unix::fs::symlink;

@@ -1,5 +1,7 @@
 //! The conformance suite over every provider that this crate has.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,6 +5,7 @@
 //! second worker finish whatever is there. The number of runs is not fixed: faults are tried at call 0,
 //! 1, 2 … until the verb gets through without meeting one.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "real files have real times")]
 
 #[path = "crash/world.rs"]

@@ -170,7 +170,7 @@ pub struct TaskMeta {
     pub push_id: String,
     /// When it was pushed, by the clock of the machine that did.
     pub created_at: Option<Timestamp>,
-    /// Attempts made in earlier lives; fencing tokens go on from there.
+    /// Attempts made in earlier lives, as far as their records tell.
     pub attempts_before: u32,
     /// This task's own limit of handler failures.
     pub max_attempts: Option<u32>,

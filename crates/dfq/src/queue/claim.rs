@@ -66,12 +66,13 @@ enum Accepted {
     No(Claim),
 }
 
-/// The part of a lease that its owner does not use: what is begun before it must be over by its end.
-pub(super) fn margin(lease: Duration) -> Duration {
-    (lease / 10).min(Duration::from_secs(10))
-}
-
 impl<T: Tree> Core<T> {
+    /// The part of a lease that its owner does not use: what is begun before it must be over by its
+    /// end. A file may also seem older than it is by as much as the store's clock ticks.
+    pub(super) fn margin(&self, lease: Duration) -> Duration {
+        (lease / 10).min(Duration::from_secs(10)).max(self.tree.time_resolution())
+    }
+
     pub(super) async fn poll(&self, request: &PollRequest) -> Result<Polled> {
         let length = request.lease.unwrap_or(self.settings.lease);
         let mut found = self.discovery.lock().await;
@@ -93,8 +94,11 @@ impl<T: Tree> Core<T> {
         }
         // Once each: a task that this poll has claimed is not claimed again, however long it takes.
         let mut tried = HashSet::new();
+        let began = self.env.monotonic();
         while polled.deliveries.len() < request.max {
-            if tried.len() >= MAX_TRIES {
+            // What was claimed first must not be half over when it is handed out.
+            let late = !polled.deliveries.is_empty() && self.env.monotonic() - began > length / 4;
+            if tried.len() >= MAX_TRIES || late {
                 polled.idle.more = true;
                 break;
             }
@@ -197,6 +201,11 @@ impl<T: Tree> Core<T> {
             self.clean_slot(key, &slot).await?;
             return Ok(Claim::Gone);
         };
+        if !self.tree.probe(&slot, top).await?.task {
+            // Leases without their task are garbage, however young.
+            self.clean_slot(key, &slot).await?;
+            return Ok(Claim::Gone);
+        }
         let (verdict, mono) = self.judge(key, found, &history).await?;
         match verdict {
             Verdict::Held(until) => Ok(Claim::Held(self.monotonic_at(until, mono))),
@@ -280,7 +289,7 @@ impl<T: Tree> Core<T> {
         let old = drafts
             .by_attempt
             .get(&attempt)
-            .is_some_and(|draft| now.saturating_sub(draft.written) > margin(drafts.length));
+            .is_some_and(|draft| now.saturating_sub(draft.written) > self.margin(drafts.length));
         if old || !drafts.by_attempt.contains_key(&attempt) {
             let store_now = self.now().await?;
             let lease = Lease {
@@ -320,7 +329,7 @@ impl<T: Tree> Core<T> {
     /// Whether leases of this length mean something on this store.
     fn check_length(&self, length: Duration) -> Result<()> {
         crate::model::check_lease(length)?;
-        let least = self.tree.time_resolution().mul_f64(2.5);
+        let least = self.tree.time_resolution() * 5;
         if length < least {
             return Err(Error::invalid(format!(
                 "a lease of {length:?} is too short for this store, whose times tell only {:?} \
@@ -369,7 +378,7 @@ impl<T: Tree> Core<T> {
             return Ok(Accepted::No(Claim::Gone));
         };
         let length = Duration::try_from(draft.lease.length()).unwrap_or(Duration::ZERO);
-        let until = draft.written + length.saturating_sub(margin(length));
+        let until = draft.written + length.saturating_sub(self.margin(length));
         if self.env.monotonic() >= until {
             return Ok(Accepted::No(Claim::Held(until)));
         }
@@ -420,9 +429,9 @@ impl<T: Tree> Core<T> {
             key: key.clone(),
             payload: payload.clone(),
             attempt,
-            fence: fence(meta.attempts_before, attempt),
+            fence: fence(key.generation(), attempt),
             receipt: receipt.clone(),
-            lease: Duration::try_from(draft.lease.length()).unwrap_or(Duration::ZERO),
+            lease: until.saturating_sub(self.env.monotonic()),
             meta: meta.clone(),
         };
         let lease = draft.lease.clone();

@@ -18,7 +18,9 @@ use super::{
 use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Shard};
-use crate::model::{Durability, Layout, NewTask, Outcome, Receipt, Settings, TaskId, TaskKey};
+use crate::model::{
+    Durability, Generation, Layout, NewTask, Outcome, Receipt, Settings, TaskId, TaskKey,
+};
 use crate::store::{Created, EntryKind, Tree};
 use crate::{format, queue::OUTCOMES};
 
@@ -378,7 +380,21 @@ impl<T: Tree> std::fmt::Debug for TreeQueue<T> {
     }
 }
 
-/// A delivery's fencing token.
-pub(super) fn fence(attempts_before: u32, attempt: u32) -> u64 {
-    u64::from(attempts_before) + u64::from(attempt)
+/// A delivery's fencing token: lives first, then attempts. Not the count of all attempts so far: a
+/// life that a stalled worker ended does not know of those that were handed out after its own, and
+/// the next life would give their tokens away a second time.
+pub(super) fn fence(generation: Generation, attempt: u32) -> u64 {
+    (u64::from(generation.saturating_sub(1)) << 32) | u64::from(attempt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fence;
+
+    #[test]
+    fn a_new_life_has_a_higher_fence_than_any_attempt_of_the_last() {
+        assert_eq!([fence(1, 1), fence(1, 2)], [1, 2]);
+        assert!(fence(1, u32::MAX) < fence(2, 1));
+        assert!(fence(2, 7) < fence(2, 8));
+    }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Answers;
-use super::claim::{margin, signed};
+use super::claim::signed;
 use super::core::Core;
 use super::discover::Note;
 use super::judge::Seen;
@@ -82,13 +82,18 @@ impl<T: Tree> Core<T> {
         // Who takes over creates, then looks at our file; we write it, then look for theirs. One of us
         // sees the other, whatever the clocks say.
         self.check_unchallenged(&held, receipt).await?;
-        let old_end = holding.until + margin(length);
+        // The margin is at least a tick of the store's clock, by which others may take over sooner.
         let after = self.env.monotonic();
-        if after >= old_end {
+        let tick = self.tree.time_resolution();
+        if after >= holding.until + self.margin(length).saturating_sub(tick) {
+            // Too late, and yet it stands there as if it held. It is given back, so that nobody goes
+            // by it: neither who waits for it to run out, nor we when asked again.
+            lease.state = Some(LeaseState::Released);
+            let _ = self.write_own(&held, receipt, &lease).await;
             return Err(ran_out(receipt));
         }
         holding.lease = lease;
-        holding.until = before + length.saturating_sub(margin(length));
+        holding.until = before + length.saturating_sub(self.margin(length));
         self.note(Note::Rests(receipt.key().clone(), before + length));
         Ok(holding.until.saturating_sub(after))
     }
@@ -133,7 +138,7 @@ impl<T: Tree> Core<T> {
         let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
         let holding = Holding {
             lease,
-            until: (before + left).saturating_sub(margin(length)),
+            until: (before + left).saturating_sub(self.margin(length)),
             payload,
             meta,
             history: history[..own].to_vec(),

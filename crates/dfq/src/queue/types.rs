@@ -86,7 +86,7 @@ pub struct Delivery {
     pub fence: u64,
     /// The proof, for ack and the like.
     pub receipt: Receipt,
-    /// For how long it was ours when this was handed out.
+    /// For how long it is ours from now on, unless renewed.
     pub lease: Duration,
 }
 

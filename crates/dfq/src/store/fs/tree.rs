@@ -17,6 +17,9 @@ use crate::store::{Created, Entry, EntryKind, Look, Page, Probe, Properties, Sto
 /// for ever, so it is removed; the next push makes a new one.
 const BLOATED_BYTES: u64 = 64 * 1024;
 
+/// How often a listing of leases that has gaps is taken again. Gaps that stay were made by hand.
+const LISTED_AGAIN: usize = 4;
+
 impl<S: Sys> Inner<S> {
     fn read(&self, at: &S::Dir, path: &str, shown: &str) -> Result<Option<Stored>> {
         match self.sys.read(at, path) {
@@ -95,7 +98,23 @@ impl<S: Sys> Inner<S> {
         }
     }
 
+    /// Attempts are numbered without gaps, so a listing that has one, or lacks the last, was taken
+    /// while a file was being replaced: some filesystems then list it twice or not at all.
     fn leases(&self, slot: &Slot<S>) -> Result<Vec<u32>> {
+        let mut attempts = self.list_leases(slot)?;
+        for _ in 0..LISTED_AGAIN {
+            let last = attempts.last().copied().unwrap_or(0);
+            let whole = attempts.len() == last as usize
+                && !self.exists_in(slot, &layout::lease_name(last.saturating_add(1)))?;
+            if whole {
+                break;
+            }
+            attempts = self.list_leases(slot)?;
+        }
+        Ok(attempts)
+    }
+
+    fn list_leases(&self, slot: &Slot<S>) -> Result<Vec<u32>> {
         let mut listing = match self.sys.list(&slot.dir, ".") {
             Ok(listing) => listing,
             Err(Errno::NOENT | Errno::STALE) => return Ok(Vec::new()),
@@ -107,6 +126,7 @@ impl<S: Sys> Inner<S> {
             attempts.extend(entry.name.as_deref().and_then(layout::parse_lease_name));
         }
         attempts.sort_unstable();
+        attempts.dedup();
         Ok(attempts)
     }
 
