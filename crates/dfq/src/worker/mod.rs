@@ -432,6 +432,3 @@ impl std::fmt::Debug for Worker {
 fn no_thread(error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot start the heartbeat thread: {error}"))
 }
-
-#[cfg(test)]
-mod tests;

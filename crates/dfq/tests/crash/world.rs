@@ -9,41 +9,41 @@ use dfq::store::fs::fault::FaultSys;
 use dfq::store::fs::{Filesystem, RealSys};
 use dfq::{Env, OpenOptions, PollRequest, Queue, Settings, TreeQueue};
 
-pub type Faulty = TreeQueue<Filesystem<FaultSys<RealSys>>>;
+pub(crate) type Faulty = TreeQueue<Filesystem<FaultSys<RealSys>>>;
 
 /// Long enough for a busy machine to act within it, short enough to wait for.
-pub const LEASE: Duration = Duration::from_millis(400);
+pub(crate) const LEASE: Duration = Duration::from_millis(400);
 
 /// Outside a runtime, calls run right here.
-pub fn run<T>(call: impl Future<Output = T>) -> T {
+pub(crate) fn run<T>(call: impl Future<Output = T>) -> T {
     futures::executor::block_on(call)
 }
 
-pub fn store(dir: &Path) -> (Filesystem<FaultSys<RealSys>>, FaultSys<RealSys>) {
+pub(crate) fn store(dir: &Path) -> (Filesystem<FaultSys<RealSys>>, FaultSys<RealSys>) {
     let sys = FaultSys::new(RealSys);
     let root = RealSys::open_root(dir).unwrap();
     let shown = dir.display().to_string();
     (Filesystem::with(sys.clone(), root, shown, Env::system(), false), sys)
 }
 
-pub struct World {
+pub(crate) struct World {
     dir: tempfile::TempDir,
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
     }
 
     /// A worker like a new process.
-    pub fn worker(&self) -> Faulty {
+    pub(crate) fn worker(&self) -> Faulty {
         let settings = Settings { lease: LEASE, ..Settings::default() };
         let options = OpenOptions { create: Some(settings), ..OpenOptions::default() };
         run(TreeQueue::open(store(self.dir.path()).0, options)).unwrap()
     }
 
     /// Another worker does all that is left; answers the records in the end, sorted.
-    pub fn drain(&self) -> Vec<String> {
+    pub(crate) fn drain(&self) -> Vec<String> {
         let queue = self.worker();
         run(queue.resume()).unwrap();
         let give_up = SystemTime::now() + Duration::from_secs(60);
@@ -74,7 +74,7 @@ impl World {
     }
 
     /// Nothing is left of finished tasks, and nothing is out of place.
-    pub fn assert_clean(&self, story: &dyn Fn() -> String) {
+    pub(crate) fn assert_clean(&self, story: &dyn Fn() -> String) {
         for place in ["pending", "scheduled"] {
             assert_eq!(self.files(place), Vec::<String>::new(), "{}", story());
         }
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// Makes finished records look old.
-    pub fn age_records(&self, by: Duration) {
+    pub(crate) fn age_records(&self, by: Duration) {
         for path in self.files("completed") {
             let file =
                 std::fs::File::options().write(true).open(self.dir.path().join(path)).unwrap();

@@ -11,51 +11,51 @@ use std::time::{Duration, SystemTime};
 use dfq::{Delivery, NewTask, OpenOptions, PollRequest, Queue, Settings, TaskId};
 
 /// A folder for a queue.
-pub struct Place(tempfile::TempDir);
+pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
     }
 
     /// A copy of a frozen tree.
-    pub fn copy_of(tree: &str) -> Self {
+    pub(crate) fn copy_of(tree: &str) -> Self {
         let place = Self::new();
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(tree);
         copy(&from, &place.path("q"));
         place
     }
 
-    pub fn path(&self, below: &str) -> PathBuf {
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
         self.0.path().join(below)
     }
 
-    pub async fn queue(&self) -> Arc<dyn Queue> {
+    pub(crate) async fn queue(&self) -> Arc<dyn Queue> {
         self.queue_with(Settings::default()).await
     }
 
-    pub async fn queue_with(&self, settings: Settings) -> Arc<dyn Queue> {
+    pub(crate) async fn queue_with(&self, settings: Settings) -> Arc<dyn Queue> {
         let options = OpenOptions { create: Some(settings), ..OpenOptions::default() };
         dfq::open(self.path("q"), options).await.unwrap()
     }
 
     /// Puts text into a file below the queue, making folders as needed.
-    pub fn write(&self, below: &str, content: impl AsRef<[u8]>) {
+    pub(crate) fn write(&self, below: &str, content: impl AsRef<[u8]>) {
         let path = self.path("q").join(below);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
     }
 
-    pub fn read(&self, below: &str) -> String {
+    pub(crate) fn read(&self, below: &str) -> String {
         std::fs::read_to_string(self.path("q").join(below)).unwrap()
     }
 
-    pub fn exists(&self, below: &str) -> bool {
+    pub(crate) fn exists(&self, below: &str) -> bool {
         self.path("q").join(below).symlink_metadata().is_ok()
     }
 
     /// Makes a file look as if it was last written so long ago.
-    pub fn age(&self, below: &str, by: Duration) {
+    pub(crate) fn age(&self, below: &str, by: Duration) {
         let file = std::fs::File::options().write(true).open(self.path("q").join(below)).unwrap();
         file.set_modified(SystemTime::now() - by).unwrap();
     }
@@ -74,25 +74,25 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-pub fn task(name: &str) -> NewTask {
+pub(crate) fn task(name: &str) -> NewTask {
     NewTask::from_json(r#"{"x":1}"#).unwrap().id(id(name))
 }
 
-pub fn id(name: &str) -> TaskId {
+pub(crate) fn id(name: &str) -> TaskId {
     TaskId::new(name).unwrap()
 }
 
-pub async fn push(queue: &dyn Queue, name: &str) {
+pub(crate) async fn push(queue: &dyn Queue, name: &str) {
     queue.push(vec![task(name)]).await.remove(0).unwrap();
 }
 
-pub async fn poll(queue: &dyn Queue) -> Vec<Delivery> {
+pub(crate) async fn poll(queue: &dyn Queue) -> Vec<Delivery> {
     let mut got = queue.poll(PollRequest::new(100)).await.unwrap().deliveries;
     got.sort_by(|a, b| a.key.cmp(&b.key));
     got
 }
 
-pub async fn ack_all(queue: &dyn Queue, held: Vec<Delivery>) {
+pub(crate) async fn ack_all(queue: &dyn Queue, held: Vec<Delivery>) {
     for answer in queue.ack(held.into_iter().map(|held| held.receipt).collect()).await {
         answer.unwrap();
     }

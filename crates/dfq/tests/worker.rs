@@ -1,0 +1,283 @@
+//! The worker runtime on real folders.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "real files have real times")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dfq::queue::TaskState;
+use dfq::store::fs::fault::{Fault, FaultSys};
+use dfq::store::fs::{Filesystem, RealSys};
+use dfq::worker::{Job, Report, Until, Verdict, Worker};
+use dfq::{Env, OpenOptions, Queue, Settings, TreeQueue};
+use rustix::io::Errno;
+use support::{Place, id, poll, push};
+
+/// Short enough to wait for, long enough for a busy machine to renew it in time.
+const LEASE: Duration = Duration::from_millis(1500);
+
+fn settings() -> Settings {
+    Settings { lease: LEASE, ..Settings::default() }
+}
+
+async fn ack(_: Job) -> Verdict {
+    Verdict::Ack
+}
+
+#[tokio::test]
+async fn a_worker_does_everything_and_leaves_word() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    for n in 0..30 {
+        push(&*queue, &format!("t{n}")).await;
+    }
+    let report =
+        Worker::new(queue.clone(), ack).concurrency(4).until(Until::Drained).run().await.unwrap();
+    assert_eq!(report, Report { completed: 30, ..Report::default() });
+    let workers = queue.workers().await.unwrap();
+    assert_eq!(workers.len(), 1);
+    assert_eq!((workers[0].completed, workers[0].running), (30, 0));
+    assert!(workers[0].stopped_at.is_some());
+}
+
+#[tokio::test]
+async fn a_results_error_is_a_retry_and_a_panic_too() {
+    let place = Place::new();
+    let queue = place.queue_with(Settings { max_attempts: 1, ..settings() }).await;
+    push(&*queue, "error").await;
+    push(&*queue, "panic").await;
+    let handler = |job: Job| async move {
+        assert_ne!(job.delivery.id().as_str(), "panic", "on purpose");
+        Err::<(), _>("no luck")
+    };
+    let report = Worker::new(queue.clone(), handler).until(Until::Drained).run().await.unwrap();
+    assert_eq!(report.completed, 0);
+    for (name, reason) in [("error", "no luck"), ("panic", "on purpose")] {
+        let view = queue.get(id(name)).await.unwrap().unwrap();
+        assert_eq!(view.state, TaskState::Failed);
+        assert!(view.reason.as_ref().unwrap().contains(reason), "{:?}", view.reason);
+    }
+}
+
+#[tokio::test]
+async fn as_many_tasks_at_once_as_asked_for() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    for n in 0..12 {
+        push(&*queue, &format!("t{n}")).await;
+    }
+    // Nobody gets through alone: four must be there.
+    let barrier = Arc::new(tokio::sync::Barrier::new(4));
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let seen = Arc::clone(&most);
+    let handler = move |_: Job| {
+        let (barrier, running, most) = (barrier.clone(), running.clone(), most.clone());
+        async move {
+            most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            barrier.wait().await;
+            running.fetch_sub(1, Ordering::SeqCst);
+            Verdict::Ack
+        }
+    };
+    let report =
+        Worker::new(queue, handler).concurrency(4).until(Until::Drained).run().await.unwrap();
+    assert_eq!(report.completed, 12);
+    assert_eq!(seen.load(Ordering::SeqCst), 4);
+}
+
+/// One thread for everything, and the handler sits on it for three leases.
+#[tokio::test(flavor = "current_thread")]
+async fn a_busy_handler_does_not_starve_its_own_heartbeat() {
+    let place = Place::new();
+    let queue = place.queue_with(settings()).await;
+    push(&*queue, "a").await;
+    let handler = |_: Job| async {
+        std::thread::sleep(LEASE * 3);
+        Verdict::Ack
+    };
+    let report = Worker::new(queue.clone(), handler).until(Until::Drained).run().await.unwrap();
+    assert_eq!(report, Report { completed: 1, ..Report::default() });
+    assert_eq!(queue.get(id("a")).await.unwrap().unwrap().attempts.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_handler_whose_lease_is_lost_is_cancelled() {
+    let place = Place::new();
+    let queue = place.queue_with(settings()).await;
+    let operator = place.queue_with(settings()).await;
+    push(&*queue, "a").await;
+    let (started, dropped) = (Arc::new(tokio::sync::Notify::new()), Arc::new(AtomicUsize::new(0)));
+    struct OnDrop(Arc<AtomicUsize>);
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let (starting, dropping) = (started.clone(), dropped.clone());
+    let handler = move |_: Job| {
+        let (starting, guard) = (starting.clone(), OnDrop(dropping.clone()));
+        async move {
+            let _guard = guard;
+            starting.notify_one();
+            std::future::pending::<Verdict>().await
+        }
+    };
+    let worker = Worker::new(queue, handler);
+    let stopper = worker.stopper();
+    let running = tokio::spawn(worker.run());
+    started.notified().await;
+    operator.pause(None).await.unwrap();
+    operator.unlock(vec![id("a")]).await.remove(0).unwrap();
+    while dropped.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    stopper.stop();
+    let report = running.await.unwrap().unwrap();
+    assert_eq!(report, Report { lost: 1, ..Report::default() });
+    operator.resume().await.unwrap();
+    assert_eq!(poll(&*operator).await.len(), 1, "the task is there for others");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_stop_lets_tasks_finish_and_gives_the_rest_back() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "short").await;
+    push(&*queue, "endless").await;
+    let both = Arc::new(tokio::sync::Barrier::new(3));
+    let inside = both.clone();
+    let handler = move |job: Job| {
+        let both = inside.clone();
+        async move {
+            both.wait().await;
+            if job.delivery.id().as_str() == "endless" {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Verdict::Ack
+        }
+    };
+    let grace = Duration::from_secs(2);
+    let worker = Worker::new(queue, handler).concurrency(2).grace(grace);
+    let stopper = worker.stopper();
+    let running = tokio::spawn(worker.run());
+    both.wait().await;
+    stopper.stop();
+    let report = running.await.unwrap().unwrap();
+    assert_eq!(report, Report { completed: 1, released: 1, ..Report::default() });
+    // The lease is ten minutes long; nobody has to wait for it.
+    let next = poll(&*place.queue().await).await;
+    assert_eq!(next.len(), 1);
+    assert_eq!((next[0].id().as_str(), next[0].attempt), ("endless", 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_hard_stop_does_not_wait_even_for_a_handler_that_blocks() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "a").await;
+    let started = Arc::new(tokio::sync::Notify::new());
+    let starting = started.clone();
+    let handler = move |job: Job| {
+        let starting = starting.clone();
+        async move {
+            starting.notify_one();
+            while !job.is_cancelled() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            std::thread::sleep(Duration::from_millis(2500));
+            Verdict::Ack
+        }
+    };
+    let worker = Worker::new(queue, handler).grace(Duration::from_secs(3600));
+    let stopper = worker.stopper();
+    let running = tokio::spawn(worker.run());
+    started.notified().await;
+    stopper.stop_now();
+    let report = running.await.unwrap().unwrap();
+    assert_eq!(report, Report { released: 1, ..Report::default() });
+    assert_eq!(poll(&*place.queue().await).await.len(), 1);
+}
+
+#[tokio::test]
+async fn until_idle_does_not_wait_for_backoffs() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "a").await;
+    push(&*queue, "b").await;
+    let handler = |job: Job| async move {
+        match job.delivery.id().as_str() {
+            "a" => Verdict::Retry { error: "no".into(), delay: Some(Duration::from_secs(3600)) },
+            _ => Verdict::Ack,
+        }
+    };
+    let report = Worker::new(queue, handler).until(Until::Idle).run().await.unwrap();
+    assert_eq!(report, Report { completed: 1, retried: 1, ..Report::default() });
+}
+
+#[tokio::test]
+async fn until_drained_waits_for_backoffs_schedules_and_others() {
+    let place = Place::new();
+    let queue = place.queue_with(settings()).await;
+    push(&*queue, "others").await;
+    assert_eq!(
+        poll(&*place.queue_with(settings()).await).await.len(),
+        1,
+        "held by a silent worker"
+    );
+    push(&*queue, "retried").await;
+    queue
+        .push(vec![support::task("later").delay(Duration::from_millis(500))])
+        .await
+        .remove(0)
+        .unwrap();
+    let handler = |job: Job| async move {
+        match (job.delivery.id().as_str(), job.delivery.attempt) {
+            ("retried", 1) => {
+                Verdict::Retry { error: "no".into(), delay: Some(Duration::from_millis(300)) }
+            }
+            _ => Verdict::Ack,
+        }
+    };
+    let report = Worker::new(queue, handler).until(Until::Drained).run().await.unwrap();
+    assert_eq!(report, Report { completed: 3, retried: 1, ..Report::default() });
+}
+
+/// The disk is full when the work is done: the worker holds on to it until there is room.
+#[tokio::test]
+async fn a_full_disk_does_not_lose_finished_work() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("q")).unwrap();
+    let (sys, root) = (FaultSys::new(RealSys), RealSys::open_root(&place.path("q")).unwrap());
+    let tree = Filesystem::with(sys.clone(), root, "q".into(), Env::system(), false);
+    let queue: Arc<dyn Queue> =
+        Arc::new(TreeQueue::open(tree, OpenOptions::create()).await.unwrap());
+    push(&*queue, "a").await;
+    let handler = move |_: Job| {
+        // From here on, the first change fails: that of the ack, or that of its first retries.
+        sys.arm(Some(Fault::Fail(0, Errno::NOSPC)));
+        async { Verdict::Ack }
+    };
+    let report = Worker::new(queue.clone(), handler).until(Until::Drained).run().await.unwrap();
+    assert_eq!(report, Report { completed: 1, ..Report::default() });
+    assert_eq!(queue.get(id("a")).await.unwrap().unwrap().attempts.len(), 1);
+}
+
+#[tokio::test]
+async fn a_worker_that_may_not_write_says_so() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("q")).unwrap();
+    let (sys, root) = (FaultSys::new(RealSys), RealSys::open_root(&place.path("q")).unwrap());
+    let tree = Filesystem::with(sys.clone(), root, "q".into(), Env::system(), false);
+    let queue: Arc<dyn Queue> =
+        Arc::new(TreeQueue::open(tree, OpenOptions::create()).await.unwrap());
+    push(&*queue, "a").await;
+    assert!(queue.poll(dfq::PollRequest::new(0)).await.is_ok());
+    sys.arm(Some(Fault::Fail(0, Errno::ROFS)));
+    let refused = queue.poll(dfq::PollRequest::new(1)).await.unwrap_err();
+    assert_eq!(refused.kind(), dfq::ErrorKind::Denied, "{refused}");
+}
