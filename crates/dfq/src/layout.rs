@@ -92,7 +92,8 @@ pub(crate) fn outcome_dir(outcome: Outcome) -> &'static str {
 
 /// `<place>/<sh>` or, flat, `<place>`.
 pub(crate) fn shard_dir(layout: Layout, place: &str, shard: Shard) -> String {
-    let mut path = String::with_capacity(place.len() + 3);
+    // With room for an id of the usual length and an ending.
+    let mut path = String::with_capacity(place.len() + 3 + 48);
     path.push_str(place);
     if layout == Layout::Sharded {
         path.push('/');
@@ -230,7 +231,15 @@ pub(crate) fn encoded_len(id: &str) -> usize {
     id.bytes().enumerate().map(len).sum()
 }
 
+/// Stands for itself in a name, as nearly every id does.
+fn is_all_plain(text: &str) -> bool {
+    text.bytes().enumerate().all(|(i, byte)| is_plain(byte, i == 0))
+}
+
 fn encode(out: &mut String, text: &str) {
+    if is_all_plain(text) {
+        return out.push_str(text);
+    }
     for (i, byte) in text.bytes().enumerate() {
         if is_plain(byte, i == 0) {
             out.push(char::from(byte));
@@ -245,6 +254,9 @@ fn encode(out: &mut String, text: &str) {
 
 /// Undoes [`encode`], and accepts nothing that it could not have written.
 fn decode(name: &str) -> Option<String> {
+    if is_all_plain(name) {
+        return Some(name.to_owned()).filter(|name| !name.is_empty());
+    }
     let mut bytes = Vec::with_capacity(name.len());
     let mut rest = name.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {

@@ -105,14 +105,15 @@ impl Reserved {
         }
     }
 
-    fn meta(&self) -> Result<TaskMeta> {
+    /// Takes out what a task file holds.
+    fn meta(&mut self) -> Result<TaskMeta> {
         if self.generation == 0 {
             return Err(Error::invalid("generation 0 in _dfq: generations count from 1"));
         }
         Ok(TaskMeta {
-            id: TaskId::new(&*self.id)?,
+            id: TaskId::new(std::mem::take(&mut self.id))?,
             generation: self.generation,
-            push_id: self.push_id.clone(),
+            push_id: std::mem::take(&mut self.push_id),
             created_at: timestamp(self.created_at),
             attempts_before: self.attempts_before,
             max_attempts: self.max_attempts,
@@ -195,7 +196,7 @@ fn without_member(text: &str, value: &str) -> String {
 /// A payload, and what a task file noted beside it.
 pub(crate) fn split_payload(text: &str) -> Result<(Payload, Option<TaskMeta>)> {
     let (payload, reserved) = split(text)?;
-    Ok((payload, reserved.map(|reserved| reserved.meta()).transpose()?))
+    Ok((payload, reserved.map(|mut reserved| reserved.meta()).transpose()?))
 }
 
 /// `payload` with `reserved` put in.
@@ -308,7 +309,7 @@ pub(crate) fn decode_record(bytes: &[u8], outcome: Outcome, key: &TaskKey) -> Re
         damaged: None,
         attempts: Vec::new(),
     };
-    let Some(reserved) = reserved else { return Ok(record) };
+    let Some(mut reserved) = reserved else { return Ok(record) };
     record.meta = reserved.meta()?;
     let text = reserved.damaged_text.map(String::into_bytes);
     record.damaged = text.or_else(|| reserved.damaged_hex.as_deref().and_then(unhex));

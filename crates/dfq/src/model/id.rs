@@ -1,6 +1,7 @@
 //! Who a task is: an id that the caller chose or that was made for it, and which of its lives.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::layout;
@@ -20,7 +21,7 @@ pub type Generation = u32;
 /// assert!(TaskId::new("x".repeat(201)).is_err());
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TaskId(String);
+pub struct TaskId(Arc<str>);
 
 impl TaskId {
     /// Checks and wraps an id.
@@ -38,7 +39,7 @@ impl TaskId {
                 start.escape_debug()
             )));
         }
-        Ok(Self(id))
+        Ok(Self(id.into()))
     }
 
     /// The id as the caller gave it.

@@ -1,6 +1,7 @@
 //! What is to be done: the caller's JSON, kept byte for byte, and what the queue notes beside it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -24,7 +25,7 @@ pub const MAX_TASK_BYTES: usize = 16 * 1024 * 1024;
 /// # Ok::<(), dfq::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Payload(Box<str>);
+pub struct Payload(Arc<str>);
 
 impl Payload {
     /// Takes JSON text as it is, once it is known to be JSON. A `_dfq` member, which the queue's own

@@ -34,10 +34,17 @@ const MAX_TRIES: usize = 4096;
 /// How long something that should not be there is left alone before it is looked at again.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(600);
 
-/// Leases about to be created: all of one poll are the same file, but for the attempt's number.
-struct Drafts<T: Tree> {
+/// The most leases that are names of one file. Some filesystems allow no more than 1,023.
+const MAX_SHARED: usize = 1000;
+
+/// Leases about to be created. What is claimed within a moment, by one poll or by many, has the same
+/// lease but for the attempt's number; on a disk these are names of one file, because a name costs a
+/// fraction of what a file does.
+///
+/// So a `lease_id` stands for this process, an attempt's number and a moment. On one task it is used
+/// once, since the name of an attempt is.
+pub(super) struct Drafts<T: Tree> {
     length: Duration,
-    lease_id: String,
     by_attempt: HashMap<u32, Draft<T>>,
 }
 
@@ -46,6 +53,15 @@ struct Draft<T: Tree> {
     lease: Lease,
     /// The monotonic time before it was written: the lease holds from then.
     written: Duration,
+    uses: usize,
+}
+
+impl<T: Tree> Draft<T> {
+    /// Still good for another claim: the lease must not be noticeably shorter than it says.
+    fn is_fresh(&self, length: Duration, now: Duration) -> bool {
+        let moment = (length / 100).min(Duration::from_secs(1));
+        self.uses < MAX_SHARED && now.saturating_sub(self.written) <= moment
+    }
 }
 
 /// What became of one try.
@@ -79,15 +95,15 @@ impl<T: Tree> Core<T> {
         self.take_notes(&mut found);
         let now = self.now().await?;
         self.check_length(length)?;
-        self.look_at_root(&mut found, now).await?;
+        let root_changed = self.look_at_root(&mut found, now).await?;
         let mut polled = Polled::default();
         if found.paused {
             polled.idle.paused = true;
             return Ok(polled);
         }
-        let (next_due, more_due) = self.promote_due(&mut found, now).await?;
+        let (next_due, more_due) = self.promote_due(&mut found, now, root_changed).await?;
         polled.idle.more = more_due;
-        let mut drafts = Drafts { length, lease_id: self.env.nonce(), by_attempt: HashMap::new() };
+        let mut drafts = self.take_drafts(length);
         let mut fresh_round = !found.in_round();
         if fresh_round {
             self.begin_round(&mut found).await?;
@@ -129,6 +145,7 @@ impl<T: Tree> Core<T> {
                 }
             }
         }
+        *lock(&self.drafts) = Some(drafts);
         let now = self.env.monotonic();
         let soonest = found.soonest.map(|at| at.saturating_sub(now));
         polled.idle.next = soonest.into_iter().chain(next_due).min();
@@ -189,11 +206,7 @@ impl<T: Tree> Core<T> {
             return self.check_claim(key, slot, draft, &[]).await;
         }
         let history = self.history(&slot).await?;
-        if let [seen] = &*history
-            && seen.attempt == 1
-            && seen.lease.as_ref().is_some_and(|lease| lease.lease_id == draft.lease.lease_id)
-        {
-            // Nobody else writes this nonce, and a poll tries a task once: the answer was lost.
+        if self.answer_was_lost(key, &draft.lease, history.last()) {
             return self.check_claim(key, slot, draft, &[]).await;
         }
         let Some(top) = history.last().map(|seen| seen.attempt) else {
@@ -221,14 +234,24 @@ impl<T: Tree> Core<T> {
                 let draft = self.draft_for(drafts, attempt).await?;
                 if self.tree.create_lease(&slot, attempt, &draft.file).await? == Created::Exists {
                     let stored = self.tree.read_lease(&slot, attempt).await?;
-                    let there = stored.and_then(|s| format::decode_lease(&s.bytes, attempt));
-                    let ours = there.and_then(|lease| lease.lease_id) == draft.lease.lease_id;
-                    if !ours {
+                    let there = stored.map(|stored| Seen::new(attempt, &stored));
+                    if !self.answer_was_lost(key, &draft.lease, there.as_ref()) {
                         return Ok(Claim::Held(self.env.monotonic() + self.settings.lease));
                     }
                 }
                 self.check_claim(key, slot, draft, &history).await
             }
+        }
+    }
+
+    /// Whether `top` is the very lease that we tried to create, and not one that an earlier poll did:
+    /// that one is held, or was given back.
+    fn answer_was_lost(&self, key: &TaskKey, ours: &Lease, top: Option<&Seen>) -> bool {
+        let Some(Seen { attempt, lease: Some(lease), .. }) = top else { return false };
+        let same = *attempt == ours.attempt && lease.lease_id == ours.lease_id;
+        same && lease.state.is_none() && {
+            let lease_id = ours.lease_id.clone().unwrap_or_default();
+            !lock(&self.held).contains_key(&Receipt::new(key.clone(), *attempt, lease_id))
         }
     }
 
@@ -284,17 +307,23 @@ impl<T: Tree> Core<T> {
         mono.saturating_add(wait)
     }
 
+    /// What is left of the last poll's drafts, if they are for leases of this length.
+    fn take_drafts(&self, length: Duration) -> Drafts<T> {
+        let last = lock(&self.drafts).take().filter(|drafts| drafts.length == length);
+        let mut drafts = last.unwrap_or_else(|| Drafts { length, by_attempt: HashMap::new() });
+        let now = self.env.monotonic();
+        drafts.by_attempt.retain(|_, draft| draft.is_fresh(length, now));
+        drafts
+    }
+
     async fn draft_for<'a>(&self, drafts: &'a mut Drafts<T>, attempt: u32) -> Result<&'a Draft<T>> {
         let now = self.env.monotonic();
-        let old = drafts
-            .by_attempt
-            .get(&attempt)
-            .is_some_and(|draft| now.saturating_sub(draft.written) > self.margin(drafts.length));
-        if old || !drafts.by_attempt.contains_key(&attempt) {
+        let ready = drafts.by_attempt.get(&attempt);
+        if !ready.is_some_and(|draft| draft.is_fresh(drafts.length, now)) {
             let store_now = self.now().await?;
             let lease = Lease {
                 worker_id: self.worker_id.clone(),
-                lease_id: Some(drafts.lease_id.clone()),
+                lease_id: Some(self.env.nonce()),
                 attempt,
                 created_at: store_now,
                 heartbeat_at: store_now,
@@ -309,10 +338,12 @@ impl<T: Tree> Core<T> {
             };
             let written = self.env.monotonic();
             let file = self.tree.draft(&format::encode_lease(&lease)).await?;
-            drafts.by_attempt.insert(attempt, Draft { file, lease, written });
+            drafts.by_attempt.insert(attempt, Draft { file, lease, written, uses: 0 });
         }
         let unmade = || Error::new(ErrorKind::Unavailable, "no lease could be written");
-        drafts.by_attempt.get(&attempt).ok_or_else(unmade)
+        let draft = drafts.by_attempt.get_mut(&attempt).ok_or_else(unmade)?;
+        draft.uses += 1;
+        Ok(draft)
     }
 
     /// Whether this worker may have a task, by the `schema_version` of its payload. A task that cannot

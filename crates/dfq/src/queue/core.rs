@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
+use super::claim::Drafts;
 use super::discover::{Discovery, Note};
 use super::hold::Held;
 use super::store_clock::StoreClock;
@@ -73,6 +74,7 @@ pub(super) struct Core<T: Tree> {
     pub(super) clock: Mutex<StoreClock>,
     pub(super) held: Mutex<HashMap<Receipt, Arc<Held<T>>>>,
     pub(super) notes: Mutex<Vec<Note>>,
+    pub(super) drafts: Mutex<Option<Drafts<T>>>,
     pub(super) discovery: tokio::sync::Mutex<Discovery<T::Cursor>>,
 }
 
@@ -97,6 +99,7 @@ impl<T: Tree> TreeQueue<T> {
             clock: Mutex::default(),
             held: Mutex::default(),
             notes: Mutex::default(),
+            drafts: Mutex::default(),
         };
         Ok(Self { core: Arc::new(core) })
     }

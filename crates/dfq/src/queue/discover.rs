@@ -219,14 +219,15 @@ impl<T: Tree> Core<T> {
     }
 
     /// Forgets what rests if an operator has unlocked something, and notes whether the queue is
-    /// paused. Both change the root folder.
+    /// paused. Both change the root folder; so does the first delayed task. Answers whether it did.
     pub(super) async fn look_at_root(
         &self,
         found: &mut Discovery<T::Cursor>,
         now: Timestamp,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let stamp = self.tree.stamp(".", now).await?;
-        if stamp.is_none() || stamp != found.root_stamp {
+        let changed = stamp.is_none() || stamp != found.root_stamp;
+        if changed {
             found.paused = self.tree.read(layout::PAUSED).await?.is_some();
             let unlocked = self.tree.read(layout::UNLOCKED).await?;
             let unlocked = unlocked.map(|stored| stored.version());
@@ -237,7 +238,7 @@ impl<T: Tree> Core<T> {
             }
             found.root_stamp = stamp;
         }
-        Ok(())
+        Ok(changed)
     }
 
     /// Starts a new round over all shards that there are.

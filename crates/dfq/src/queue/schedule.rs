@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::format;
 use crate::layout::{self, Due};
 use crate::model::TaskKey;
-use crate::store::{Created, EntryKind, Tree};
+use crate::store::{Created, EntryKind, NO_FOLDER, Tree};
 
 /// The most tasks that one poll moves.
 const MAX_MOVED: usize = 512;
@@ -27,6 +27,8 @@ const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// What this process knows about `scheduled/`.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
+    /// There is no such folder, and there will be none until the root changes.
+    absent: bool,
     /// The folder as it was when nothing in it was due.
     stamp: Option<u64>,
     /// The first folder that was not due.
@@ -42,13 +44,18 @@ impl<T: Tree> Core<T> {
         &self,
         found: &mut Discovery<T::Cursor>,
         now: Timestamp,
+        root_changed: bool,
     ) -> Result<(Option<Duration>, bool)> {
+        if !root_changed && found.schedule.absent {
+            return Ok((None, false));
+        }
         let stamp = self.tree.stamp(layout::SCHEDULED, now).await?;
         let schedule = &mut found.schedule;
         let unchanged = stamp.is_some() && stamp == schedule.stamp;
         if unchanged && schedule.next.is_none_or(|next| next.at() > now) {
             return Ok((until(schedule.next, now), false));
         }
+        schedule.absent = stamp == Some(NO_FOLDER);
         let all = self.due_folders().await?;
         let first_later = all.partition_point(|due| due.at() <= now);
         schedule.next = all.get(first_later).copied();

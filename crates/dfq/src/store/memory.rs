@@ -183,7 +183,10 @@ impl Tree for Memory {
     }
 
     async fn open(&self, dir: &str) -> Result<Option<String>> {
-        Ok(Some(dir.to_owned()))
+        let prefix = format!("{dir}/");
+        let objects = lock(&self.objects);
+        let next = objects.range(prefix.clone()..).next();
+        Ok(next.filter(|(key, _)| key.starts_with(&prefix)).map(|_| dir.to_owned()))
     }
 
     async fn draft(&self, bytes: &[u8]) -> Result<Vec<u8>> {

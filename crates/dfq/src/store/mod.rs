@@ -27,6 +27,9 @@ pub enum Created {
     Exists,
 }
 
+/// The stamp of a folder that does not exist; see [`Tree::stamp`].
+pub const NO_FOLDER: u64 = 0;
+
 /// A file's content, and when the store says it was last written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
@@ -150,7 +153,7 @@ pub trait Tree: Send + Sync + 'static {
     /// The store's own time: the modification time of something just written.
     async fn now(&self) -> Result<Timestamp>;
     /// Changes whenever a name is added to or removed from the folder after `now`; `None` if that
-    /// cannot be told.
+    /// cannot be told, [`NO_FOLDER`] if there is no such folder.
     async fn stamp(&self, dir: &str, now: Timestamp) -> Result<Option<u64>>;
     /// Waits until something may have changed, if [`Properties::notices_changes`]; else for ever.
     async fn changed(&self);

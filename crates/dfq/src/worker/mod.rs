@@ -142,12 +142,12 @@ type Handler = dyn Fn(Job) -> Pin<Box<dyn Future<Output = Verdict> + Send>> + Se
 /// let handler = |job: Job| async move {
 ///     let payload: serde_json::Value = job.delivery.payload.parse()?;
 ///     println!("{}", payload["n"]);
-///     dfq::Result::Ok(())
+///     Ok::<(), dfq::Error>(())
 /// };
 /// let report = Worker::new(queue, handler).concurrency(2).until(Until::Drained).run().await?;
 /// assert_eq!(report.completed, 2);
 /// # std::fs::remove_dir_all(dir).unwrap();
-/// # dfq::Result::Ok(()) }).unwrap();
+/// # Ok::<(), dfq::Error>(()) }).unwrap();
 /// ```
 pub struct Worker {
     queue: Arc<dyn Queue>,

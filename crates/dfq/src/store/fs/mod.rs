@@ -78,8 +78,18 @@ pub struct Slot<S: Sys> {
 /// A lease's content, ready to be linked.
 pub struct Draft<S: Sys> {
     bytes: Vec<u8>,
-    /// One file for any number of names. It is never written again once it has one.
-    unnamed: Option<S::File>,
+    /// One file under `tmp/` for any number of further names; it is never written again. It keeps
+    /// its own name meanwhile: a file that has lost its last one cannot get another.
+    tmp: Option<String>,
+    inner: Arc<Inner<S>>,
+}
+
+impl<S: Sys> Drop for Draft<S> {
+    fn drop(&mut self) {
+        if let Some(tmp) = &self.tmp {
+            let _ = self.inner.sys.unlink(&self.inner.root, tmp);
+        }
+    }
 }
 
 /// Where a listing goes on.

@@ -179,6 +179,9 @@ impl Sys for RealSys {
     }
 
     fn stat(&self, at: &OwnedFd, path: &str) -> SysResult<Meta> {
+        if path == "." {
+            return self.file_meta(at); // every poll asks for this; nothing has to be looked up
+        }
         fs::statat(at, path, AtFlags::SYMLINK_NOFOLLOW).map(|stat| meta_of(&stat))
     }
 

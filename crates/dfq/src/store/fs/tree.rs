@@ -1,5 +1,6 @@
 //! The [`Tree`] verbs on a directory.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -7,11 +8,13 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use rustix::io::Errno;
 
-use super::{Cursor, Draft, Filesystem, Inner, Means, Slot, Staged, Sys, failed};
+use super::{Cursor, Draft, Filesystem, Inner, Means, Slot, Sys, failed};
 use crate::error::{Error, Result};
 use crate::layout;
 use crate::model::Generation;
-use crate::store::{Created, Entry, EntryKind, Look, Page, Probe, Properties, Stored, Tree};
+use crate::store::{
+    Created, Entry, EntryKind, Look, NO_FOLDER, Page, Probe, Properties, Stored, Tree,
+};
 
 /// A folder that is empty now but takes this much was once full. On ext4 it would stay slow to list
 /// for ever, so it is removed; the next push makes a new one.
@@ -21,26 +24,20 @@ const BLOATED_BYTES: u64 = 64 * 1024;
 const LISTED_AGAIN: usize = 4;
 
 impl<S: Sys> Inner<S> {
-    fn read(&self, at: &S::Dir, path: &str, shown: &str) -> Result<Option<Stored>> {
-        match self.sys.read(at, path) {
-            Ok((bytes, meta)) => {
-                let modified = meta.modified;
-                Ok(Some(Stored { bytes, modified }))
-            }
+    fn read(&self, path: &str) -> Result<Option<Stored>> {
+        match self.sys.read(&self.root, path) {
+            Ok((bytes, meta)) => Ok(Some(Stored { bytes, modified: meta.modified })),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(failed("read", shown, errno)),
+            Err(errno) => Err(failed("read", path, errno)),
         }
     }
 
     /// The same within a task's folder. ESTALE: on NFS, another client has removed it.
     fn read_in(&self, slot: &Slot<S>, name: &str) -> Result<Option<Stored>> {
         match self.sys.read(&slot.dir, name) {
-            Err(Errno::STALE) => Ok(None),
-            Err(errno) if errno != Errno::NOENT => {
-                Err(failed("read", &format!("{}/{name}", slot.path), errno))
-            }
-            Err(_) => Ok(None),
             Ok((bytes, meta)) => Ok(Some(Stored { bytes, modified: meta.modified })),
+            Err(Errno::NOENT | Errno::STALE) => Ok(None),
+            Err(errno) => Err(failed("read", &slot.shown(name), errno)),
         }
     }
 
@@ -51,9 +48,7 @@ impl<S: Sys> Inner<S> {
     fn exists_in(&self, slot: &Slot<S>, name: &str) -> Result<bool> {
         match self.sys.exists(&slot.dir, name) {
             Err(Errno::STALE) => Ok(false),
-            answer => {
-                answer.map_err(|errno| failed("look at", &format!("{}/{name}", slot.path), errno))
-            }
+            answer => answer.map_err(|errno| failed("look at", &slot.shown(name), errno)),
         }
     }
 
@@ -130,15 +125,15 @@ impl<S: Sys> Inner<S> {
         Ok(attempts)
     }
 
-    fn unlink(&self, at: &S::Dir, path: &str, shown: &str) -> Result<()> {
-        match self.sys.unlink(at, path) {
+    fn unlink_in(&self, slot: &Slot<S>, name: &str) -> Result<()> {
+        match self.sys.unlink(&slot.dir, name) {
             Ok(()) | Err(Errno::NOENT | Errno::STALE) => Ok(()),
-            Err(errno) => Err(failed("remove", shown, errno)),
+            Err(errno) => Err(failed("remove", &slot.shown(name), errno)),
         }
     }
 
     fn clean(&self, slot: &Slot<S>, finished: bool, leases: &[u32]) -> Result<()> {
-        let in_slot = |name: &str| self.unlink(&slot.dir, name, &format!("{}/{name}", slot.path));
+        let in_slot = |name: &str| self.unlink_in(slot, name);
         if finished {
             in_slot(layout::TASK)?;
         }
@@ -175,14 +170,14 @@ impl<S: Sys> Inner<S> {
 
     fn create_lease(&self, slot: &Slot<S>, attempt: u32, draft: &Draft<S>) -> Result<Created> {
         let name = layout::lease_name(attempt);
-        let linked = match &draft.unnamed {
-            Some(file) => self.sys.link_file(file, &slot.dir, &name),
+        let linked = match &draft.tmp {
+            Some(tmp) => self.sys.link(tmp, &slot.dir, &name, &self.root),
             None => Err(Errno::NOENT),
         };
         let placed = match linked {
             Ok(()) => Ok(Created::New),
             Err(Errno::EXIST) => Ok(Created::Exists),
-            // The folder is gone. Or the file is: once its last name was removed, it gets no other.
+            // Perhaps it is the draft that is gone, not the folder: with a new file we shall know.
             Err(Errno::NOENT) => self.stage(layout::TMP, &draft.bytes).and_then(|mut staged| {
                 let placed = self.place(&mut staged, &slot.dir, &name);
                 self.unstage(&staged);
@@ -193,7 +188,7 @@ impl<S: Sys> Inner<S> {
         match placed {
             Ok(created) => Ok(created),
             Err(Errno::NOENT | Errno::STALE) => Ok(Created::Exists),
-            Err(errno) => Err(failed("create", &format!("{}/{name}", slot.path), errno)),
+            Err(errno) => Err(failed("create", &slot.shown(&name), errno)),
         }
     }
 
@@ -221,6 +216,13 @@ impl<S: Sys> Inner<S> {
     }
 }
 
+impl<S: Sys> Slot<S> {
+    /// The path of a file in the folder, for messages.
+    fn shown(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+}
+
 #[async_trait]
 impl<S: Sys> Tree for Filesystem<S> {
     type Slot = Slot<S>;
@@ -236,7 +238,7 @@ impl<S: Sys> Tree for Filesystem<S> {
     }
 
     async fn read(&self, path: &str) -> Result<Option<Stored>> {
-        self.inner.read(&self.inner.root, path, path)
+        self.inner.read(path)
     }
 
     async fn create(&self, path: &str, bytes: &[u8]) -> Result<Created> {
@@ -255,7 +257,10 @@ impl<S: Sys> Tree for Filesystem<S> {
     }
 
     async fn remove(&self, path: &str) -> Result<()> {
-        self.inner.unlink(&self.inner.root, path, path)
+        match self.inner.sys.unlink(&self.inner.root, path) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed("remove", path, errno)),
+        }
     }
 
     async fn list(
@@ -283,7 +288,7 @@ impl<S: Sys> Tree for Filesystem<S> {
             // A folder changed within the current tick can change again without showing it.
             Ok(meta) if meta.modified + self.inner.time_resolution() * 2 >= now => Ok(None),
             Ok(meta) => Ok(Some(meta.modified.as_nanosecond() as u64)),
-            Err(Errno::NOENT) => Ok(Some(0)),
+            Err(Errno::NOENT) => Ok(Some(NO_FOLDER)),
             Err(errno) => Err(failed("look at", dir, errno)),
         }
     }
@@ -320,18 +325,14 @@ impl<S: Sys> Tree for Filesystem<S> {
     }
 
     async fn draft(&self, bytes: &[u8]) -> Result<Draft<S>> {
-        let unnamed = match self.inner.means()? {
-            Means::Unnamed => {
-                let staged = self.inner.stage(layout::TMP, bytes);
-                match staged.map_err(|errno| failed("write to", layout::TMP, errno))? {
-                    Staged::Unnamed(file) => Some(file),
-                    Staged::Named(..) => None,
-                }
+        let tmp = match self.inner.means()? {
+            Means::Unnamed | Means::Linked => {
+                let staged = self.inner.stage_named(bytes);
+                Some(staged.map_err(|errno| failed("write to", layout::TMP, errno))?.0)
             }
-            Means::Linked | Means::Renamed => None,
+            Means::Renamed => None,
         };
-        let bytes = bytes.to_vec();
-        Ok(Draft { bytes, unnamed })
+        Ok(Draft { bytes: bytes.to_vec(), tmp, inner: Arc::clone(&self.inner) })
     }
 
     async fn create_lease(
@@ -348,7 +349,7 @@ impl<S: Sys> Tree for Filesystem<S> {
         let inner = &self.inner;
         inner.ensure_dir(layout::TMP, false)?;
         let written = inner.overwrite(&slot.dir, &name, bytes);
-        written.map_err(|errno| failed("write", &format!("{}/{name}", slot.path), errno))
+        written.map_err(|errno| failed("write", &slot.shown(&name), errno))
     }
 
     async fn leases(&self, slot: &Slot<S>) -> Result<Vec<u32>> {
