@@ -66,11 +66,16 @@ impl Shard {
     }
 }
 
-/// The shard of an id.
-pub(crate) fn shard(layout: Layout, id: &TaskId) -> Shard {
+/// The first byte of an id's SHA-256.
+pub(crate) fn hash_byte(id: &TaskId) -> u8 {
+    Sha256::digest(id.as_str().as_bytes())[0]
+}
+
+/// The shard of a task.
+pub(crate) fn shard(layout: Layout, key: &TaskKey) -> Shard {
     match layout {
         Layout::Flat => Shard(0),
-        Layout::Sharded => Shard(Sha256::digest(id.as_str().as_bytes())[0]),
+        Layout::Sharded => Shard(key.hash_byte()),
     }
 }
 
@@ -103,7 +108,7 @@ pub(crate) fn shard_dir(layout: Layout, place: &str, shard: Shard) -> String {
 }
 
 fn in_shard(layout: Layout, place: &str, key: &TaskKey) -> String {
-    let mut path = shard_dir(layout, place, shard(layout, key.id()));
+    let mut path = shard_dir(layout, place, shard(layout, key));
     path.push('/');
     push_stem(&mut path, key);
     path
@@ -205,9 +210,7 @@ pub(crate) fn parse_stem(name: &str) -> Option<TaskKey> {
 pub(crate) fn parse_task_dir(layout: Layout, found_in: Shard, name: &str) -> Option<TaskKey> {
     match layout {
         Layout::Flat => parse_stem(name),
-        Layout::Sharded => {
-            parse_canonical_stem(name).filter(|key| shard(layout, key.id()) == found_in)
-        }
+        Layout::Sharded => parse_canonical_stem(name).filter(|key| shard(layout, key) == found_in),
     }
 }
 

@@ -49,7 +49,7 @@ fn other_programs_names_are_kept_as_they_are() {
 #[test]
 fn a_folder_in_the_wrong_shard_is_foreign() {
     let id = key("abc", 1);
-    let home = shard(Layout::Sharded, id.id());
+    let home = shard(Layout::Sharded, &id);
     assert_eq!(home, Shard(0xba)); // sha256("abc") = ba7816bf…
     assert_eq!(parse_task_dir(Layout::Sharded, home, "abc"), Some(id));
     assert_eq!(parse_task_dir(Layout::Sharded, home, "ABC"), None);

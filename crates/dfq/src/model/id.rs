@@ -72,6 +72,8 @@ impl std::str::FromStr for TaskId {
 pub struct TaskKey {
     id: TaskId,
     generation: Generation,
+    /// What decides the shard: every name of the task needs it, and a hash is not for nothing.
+    hash_byte: u8,
     /// A folder that some other program named in its own way (the seeds do not encode). Its name is
     /// then the id itself, kept as it is.
     verbatim: bool,
@@ -81,11 +83,11 @@ impl TaskKey {
     /// The `generation`-th life of `id`; the first is 1.
     pub fn new(id: TaskId, generation: Generation) -> Self {
         debug_assert!(generation >= 1, "generations count from one");
-        Self { id, generation, verbatim: false }
+        Self { hash_byte: layout::hash_byte(&id), id, generation, verbatim: false }
     }
 
     pub(crate) fn verbatim(id: TaskId) -> Self {
-        Self { id, generation: 1, verbatim: true }
+        Self { hash_byte: layout::hash_byte(&id), id, generation: 1, verbatim: true }
     }
 
     /// The id.
@@ -96,6 +98,10 @@ impl TaskKey {
     /// Which life.
     pub fn generation(&self) -> Generation {
         self.generation
+    }
+
+    pub(crate) fn hash_byte(&self) -> u8 {
+        self.hash_byte
     }
 
     pub(crate) fn is_verbatim(&self) -> bool {

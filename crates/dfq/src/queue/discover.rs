@@ -171,7 +171,7 @@ impl<C> Discovery<C> {
         self.forget(key);
         if let Note::Wakes(key) | Note::Rests(key, _) = &note {
             // Its shard may be quiet for longer than that.
-            self.quiet.remove(&layout::shard(self.layout, key.id()));
+            self.quiet.remove(&layout::shard(self.layout, key));
         }
         if let Note::Rests(key, until) = &note {
             self.rest(key, *until);
