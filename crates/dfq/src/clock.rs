@@ -36,7 +36,7 @@ pub trait Chance: Send + Sync + fmt::Debug {
     fn next_u64(&self) -> u64;
 }
 
-/// The outside world as the queue sees it, apart from storage: time, chance, and who we are.
+/// The outside world as the queue sees it, apart from storage: time and chance.
 #[derive(Clone, Debug)]
 pub struct Env {
     clock: Arc<dyn Clock>,

@@ -10,6 +10,8 @@ use async_trait::async_trait;
 use dfq::clock::{ManualClock, SeededChance};
 use dfq::conformance::Provider;
 use dfq::model::Layout;
+use dfq::store::fs::fault::{FaultSys, Lacks};
+use dfq::store::fs::{Filesystem, RealSys};
 use dfq::store::memory::Memory;
 use dfq::{Env, OpenOptions, Queue, Settings, TreeQueue};
 
@@ -40,12 +42,14 @@ impl Provider for InMemory {
 struct Folder {
     dir: tempfile::TempDir,
     layout: Layout,
+    /// What its filesystem is without, if it is not to be used as it is.
+    lacks: Option<Lacks>,
 }
 
 impl Folder {
     fn new(parent: &Path, layout: Layout) -> Self {
         let dir = tempfile::tempdir_in(parent).unwrap();
-        Self { dir, layout }
+        Self { dir, layout, lacks: None }
     }
 }
 
@@ -54,7 +58,13 @@ impl Provider for Folder {
     async fn worker(&self, settings: &Settings) -> Arc<dyn Queue> {
         let create = Some(Settings { layout: self.layout, ..settings.clone() });
         let options = OpenOptions { create, ..OpenOptions::default() };
-        dfq::open(self.dir.path().join("a queue"), options).await.unwrap()
+        let path = self.dir.path().join("a queue");
+        let Some(lacks) = self.lacks else { return dfq::open(path, options).await.unwrap() };
+        std::fs::create_dir_all(&path).unwrap();
+        let root = RealSys::open_root(&path).unwrap();
+        let sys = FaultSys::lacking(RealSys, lacks);
+        let tree = Filesystem::with(sys, root, path.display().to_string(), Env::system(), true);
+        Arc::new(TreeQueue::open(tree, options).await.unwrap())
     }
 
     #[allow(clippy::disallowed_methods, reason = "the store's clock is the machine's")]
@@ -129,4 +139,38 @@ mod extra_mount {
     }
 
     dfq::conformance_tests!(make);
+}
+
+/// As NFS: no file without a name, and no rename that does not replace.
+mod like_nfs {
+    use super::*;
+
+    async fn make() -> Folder {
+        let lacks = Lacks { unnamed: true, rename_new: true, links: false };
+        Folder { lacks: Some(lacks), ..Folder::new(&target_dir(), Layout::Sharded) }
+    }
+
+    dfq::conformance_tests!(make);
+}
+
+/// As SMB: no hard links.
+mod like_smb {
+    use super::*;
+
+    async fn make() -> Folder {
+        let lacks = Lacks { unnamed: true, links: true, rename_new: false };
+        Folder { lacks: Some(lacks), ..Folder::new(&target_dir(), Layout::Sharded) }
+    }
+
+    dfq::conformance_tests!(make);
+}
+
+#[tokio::test]
+async fn a_filesystem_without_any_means_is_refused() {
+    let lacks = Lacks { unnamed: true, links: true, rename_new: true };
+    let folder = Folder { lacks: Some(lacks), ..Folder::new(&target_dir(), Layout::Sharded) };
+    std::fs::create_dir_all(folder.dir.path().join("a queue/pending")).unwrap();
+    let queue = folder.worker(&Settings::default()).await;
+    let refused = queue.poll(dfq::PollRequest::new(1)).await.unwrap_err();
+    assert_eq!(refused.kind(), dfq::ErrorKind::Unsupported, "{refused}");
 }

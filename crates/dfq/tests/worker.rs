@@ -55,7 +55,7 @@ async fn a_results_error_is_a_retry_and_a_panic_too() {
         Err::<(), _>("no luck")
     };
     let report = Worker::new(queue.clone(), handler).until(Until::Drained).run().await.unwrap();
-    assert_eq!(report.completed, 0);
+    assert_eq!(report, Report { failed: 2, ..Report::default() });
     for (name, reason) in [("error", "no luck"), ("panic", "on purpose")] {
         let view = queue.get(id(name)).await.unwrap().unwrap();
         assert_eq!(view.state, TaskState::Failed);

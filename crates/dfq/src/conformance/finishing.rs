@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Provider, ack, assert_too_late, claim, id, kind, one, poll, push, settings, task};
 use crate::error::ErrorKind;
 use crate::model::Receipt;
-use crate::queue::{Nack, PollRequest, Queue, Release, TaskState};
+use crate::queue::{Nack, Nacked, PollRequest, Queue, Release, TaskState};
 
 fn nack(receipt: &Receipt, error: &str) -> Vec<Nack> {
     vec![Nack { receipt: receipt.clone(), error: error.to_owned(), delay: None }]
@@ -147,7 +147,8 @@ pub async fn failures_end_a_task(provider: &dyn Provider) {
     for attempt in 1..=settings.max_attempts {
         let held = claim(&*queue).await;
         assert_eq!(held.attempt, attempt);
-        one(queue.nack(nack(&held.receipt, &format!("try {attempt}")))).await.unwrap();
+        let nacked = one(queue.nack(nack(&held.receipt, &format!("try {attempt}")))).await.unwrap();
+        assert_eq!(nacked == Nacked::GivenUp, attempt == settings.max_attempts);
         provider.pass(settings.backoff.max).await;
     }
     assert!(poll(&*queue, 1).await.is_empty());

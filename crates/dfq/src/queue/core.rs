@@ -13,8 +13,8 @@ use super::discover::{Discovery, Note};
 use super::hold::Held;
 use super::store_clock::StoreClock;
 use super::{
-    Answers, Capabilities, Detail, ListCursor, ListPage, Nack, PollRequest, Polled, Problem, Purge,
-    Purged, Pushed, Queue, Release, Stats, TaskView, Unlocked, WorkerRecord,
+    Answers, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, PollRequest, Polled,
+    Problem, Purge, Purged, Pushed, Queue, Release, Stats, TaskView, Unlocked, WorkerRecord,
 };
 use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
@@ -312,7 +312,7 @@ impl<T: Tree> Queue for TreeQueue<T> {
         self.run(|core| async move { core.ack(receipts).await }).await
     }
 
-    async fn nack(&self, nacks: Vec<Nack>) -> Answers<()> {
+    async fn nack(&self, nacks: Vec<Nack>) -> Answers<Nacked> {
         self.run(|core| async move { core.nack(nacks).await }).await
     }
 

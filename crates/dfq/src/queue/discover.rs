@@ -5,7 +5,7 @@
 //! paid for once and its tasks are claimed for the cost of a claim.
 //!
 //! What cannot be claimed yet (in backoff, or somebody else's) *rests*: it is remembered until it is
-//! worth another look, as 12 bytes. A shard of which everything rests is *quiet*: until the first of
+//! worth another look, in some 20 bytes. A shard of which everything rests is *quiet*: until the first of
 //! it wakes, it costs one `stat` a round, however much is in it.
 
 use std::collections::HashMap;

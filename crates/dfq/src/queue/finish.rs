@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::OwnedMutexGuard;
@@ -15,7 +16,7 @@ use super::core::Core;
 use super::discover::Note;
 use super::hold::{Held, Holding, Over, is_lost};
 use super::judge::{self, Seen};
-use super::{Answers, Nack, Release};
+use super::{Answers, Nack, Nacked, Release};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::model::{Lease, LeaseState, Outcome, Payload, Receipt, Record, TaskKey, TaskMeta};
@@ -30,6 +31,14 @@ fn tail(text: String) -> String {
     }
     let from = (text.len() - MAX_ERROR_BYTES..text.len()).find(|at| text.is_char_boundary(*at));
     format!("…{}", &text[from.unwrap_or(text.len())..])
+}
+
+/// What a failed attempt leads to.
+enum Tried {
+    /// Another, after this time.
+    Again(Duration),
+    /// The end, for this reason.
+    Enough(String),
 }
 
 /// A task about to be finished.
@@ -193,36 +202,37 @@ impl<T: Tree> Core<T> {
         answers.pop().unwrap_or(Ok(Created::Exists))
     }
 
-    pub(super) async fn nack(&self, nacks: Vec<Nack>) -> Answers<()> {
-        let mut answers: Vec<Option<Result<()>>> = Vec::with_capacity(nacks.len());
+    pub(super) async fn nack(&self, nacks: Vec<Nack>) -> Answers<Nacked> {
+        let mut answers = Vec::with_capacity(nacks.len());
         let mut hopeless = Vec::new();
         for (index, nack) in nacks.into_iter().enumerate() {
             let receipt = nack.receipt.clone();
             answers.push(match self.nack_one(nack).await {
-                Ok(None) => Some(Ok(())),
-                Ok(Some(error)) => {
-                    hopeless.push((index, receipt, error));
-                    None
+                Ok(Tried::Again(wait)) => Ok(Nacked::Again(wait)),
+                Ok(Tried::Enough(error)) => {
+                    hopeless.push((index, (receipt, error)));
+                    Ok(Nacked::GivenUp)
                 }
-                Err(error) => Some(Err(self.give_up(&receipt, error))),
+                Err(error) => Err(self.give_up(&receipt, error)),
             });
         }
-        let (indices, failures): (Vec<_>, Vec<_>) =
-            hopeless.into_iter().map(|(index, receipt, error)| (index, (receipt, error))).unzip();
-        for (index, answer) in indices.into_iter().zip(self.fail(failures).await) {
-            answers[index] = Some(answer);
+        let (indices, failures): (Vec<usize>, Vec<_>) = hopeless.into_iter().unzip();
+        for (index, failed) in indices.into_iter().zip(self.fail(failures).await) {
+            if let Err(error) = failed {
+                answers[index] = Err(error);
+            }
         }
-        answers.into_iter().map(|answer| answer.unwrap_or(Ok(()))).collect()
+        answers
     }
 
     /// Gives the task back for a later attempt, or answers the error if this was the last.
-    async fn nack_one(&self, nack: Nack) -> Result<Option<String>> {
+    async fn nack_one(&self, nack: Nack) -> Result<Tried> {
         let (receipt, error) = (&nack.receipt, tail(nack.error));
         let held = self.held(receipt).await?;
         let holding = held.holding.lock().await;
         let failures = judge::tally(&holding.history).failed.saturating_add(1);
         if failures >= holding.meta.max_attempts.unwrap_or(self.settings.max_attempts) {
-            return Ok(Some(error));
+            return Ok(Tried::Enough(error));
         }
         let backoff = || self.settings.backoff.wait(failures, self.env.fraction());
         let wait = nack.delay.unwrap_or_else(backoff);
@@ -236,7 +246,7 @@ impl<T: Tree> Core<T> {
         self.let_go(receipt);
         let due = self.env.monotonic().saturating_add(wait);
         self.note(Note::Rests(receipt.key().clone(), due));
-        Ok(None)
+        Ok(Tried::Again(wait))
     }
 
     pub(super) async fn release(&self, releases: Vec<Release>) -> Answers<()> {

@@ -1,4 +1,4 @@
-//! Looking without touching.
+//! Looking, without changing any task.
 
 use super::core::Core;
 use super::judge::{self, Now, Verdict};
@@ -193,10 +193,11 @@ impl<T: Tree> Core<T> {
         Ok(ListPage { tasks, next })
     }
 
-    async fn scheduled_keys(&self, due: Due) -> Result<Vec<TaskKey>> {
+    pub(super) async fn scheduled_keys(&self, due: Due) -> Result<Vec<TaskKey>> {
         let mut keys = Vec::new();
         let dir = format!("{}/{}", layout::SCHEDULED, due.name());
-        self.each_entry(&dir, |entry| keys.extend(layout::parse_stem(&entry.name))).await?;
+        self.each_entry(&dir, |entry| keys.extend(layout::parse_canonical_stem(&entry.name)))
+            .await?;
         Ok(keys)
     }
 

@@ -42,9 +42,9 @@ use async_trait::async_trait;
 
 pub use self::core::{OpenOptions, TreeQueue};
 pub use types::{
-    Capabilities, Delivery, Detail, Idle, ListCursor, ListPage, Nack, PendingStates, PollRequest,
-    Polled, Problem, Purge, Purged, Pushed, Release, Stats, TaskState, TaskView, Unlocked,
-    WorkerRecord,
+    Capabilities, Delivery, Detail, Idle, ListCursor, ListPage, Nack, Nacked, PendingStates,
+    PollRequest, Polled, Problem, Purge, Purged, Pushed, Release, Stats, TaskState, TaskView,
+    Unlocked, WorkerRecord,
 };
 
 use crate::error::Result;
@@ -83,7 +83,7 @@ pub trait Queue: Send + Sync {
     /// Done. When this returns, it is durable.
     async fn ack(&self, receipts: Vec<Receipt>) -> Answers<()>;
     /// The handler failed: try again after a backoff, or give up if that was once too often.
-    async fn nack(&self, nacks: Vec<Nack>) -> Answers<()>;
+    async fn nack(&self, nacks: Vec<Nack>) -> Answers<Nacked>;
     /// Hopeless: give up at once, for this reason.
     async fn fail(&self, failures: Vec<(Receipt, String)>) -> Answers<()>;
     /// Gives tasks back without holding it against them.

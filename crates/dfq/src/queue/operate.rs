@@ -1,6 +1,7 @@
 //! What operators do: cancel, unlock, pause, resume, purge. Each only adds; none deletes what somebody
 //! may still be working on.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
 use crate::model::{Lease, LeaseState, Outcome, Record, TaskId, TaskKey};
-use crate::store::{Created, Entry, EntryKind, Tree};
+use crate::store::{Created, Entry, EntryKind, NO_FOLDER, Tree};
 
 /// A record younger than this may still be needed by a worker that stalled, whatever its lease.
 const MIN_PURGE_AGE: Duration = Duration::from_secs(3600);
@@ -240,7 +241,7 @@ impl<T: Tree> Core<T> {
         let now = self.now().await?;
         let before = now.saturating_sub(signed(purge.older_than)).unwrap_or(Timestamp::MIN);
         let mut purged = Purged::default();
-        let scheduled = self.due_folders().await?;
+        let scheduled = self.scheduled_lives().await?;
         for shard in layout::shards(self.layout()) {
             let dir = layout::shard_dir(self.layout(), layout::outcome_dir(purge.outcome), shard);
             let mut keys = Vec::new();
@@ -250,6 +251,12 @@ impl<T: Tree> Core<T> {
             .await?;
             for key in keys {
                 purged.records += self.purge_id(&key, purge, before, &scheduled).await?;
+            }
+        }
+        if !purge.dry_run {
+            // What was scheduled meanwhile may rely on records that have gone.
+            for key in self.scheduled_lives().await? {
+                self.mend_lives(&key).await?;
             }
         }
         purged.leftovers = self.purge_leftovers(now, purge.dry_run).await?;
@@ -263,7 +270,7 @@ impl<T: Tree> Core<T> {
         key: &TaskKey,
         purge: Purge,
         before: Timestamp,
-        scheduled: &[Due],
+        scheduled: &HashSet<TaskKey>,
     ) -> Result<u64> {
         let path = self.record_path(purge.outcome, key);
         let Some(stored) = self.tree.read(&path).await? else { return Ok(0) };
@@ -313,21 +320,30 @@ impl<T: Tree> Core<T> {
     }
 
     /// Whether the id has lived again since, or lives now.
-    async fn lives_again(&self, key: &TaskKey, scheduled: &[Due]) -> Result<bool> {
+    async fn lives_again(&self, key: &TaskKey, scheduled: &HashSet<TaskKey>) -> Result<bool> {
         if key.is_verbatim() {
             return Ok(false);
         }
         let next = TaskKey::new(key.id().clone(), key.generation() + 1);
-        if self.pending_task(&next).await?.is_some() || self.outcome(&next).await?.is_some() {
-            return Ok(true);
+        Ok(scheduled.contains(&next)
+            || self.pending_task(&next).await?.is_some()
+            || self.outcome(&next).await?.is_some())
+    }
+
+    /// Scheduled tasks that are not in their first life.
+    async fn scheduled_lives(&self) -> Result<HashSet<TaskKey>> {
+        let mut lives = HashSet::new();
+        for due in self.due_folders().await? {
+            let keys = self.scheduled_keys(due).await?.into_iter();
+            lives.extend(keys.filter(|key| key.generation() > 1));
         }
-        for due in scheduled {
-            let task = format!("{}/{}", layout::scheduled_dir(*due, &next), layout::TASK);
-            if self.tree.read(&task).await?.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(lives)
+    }
+
+    /// When a name was last added to or removed from a folder, where the store can tell.
+    async fn changed_at(&self, folder: &str, now: Timestamp) -> Result<Option<Timestamp>> {
+        let stamp = self.tree.stamp(folder, now).await?.filter(|stamp| *stamp != NO_FOLDER);
+        Ok(stamp.and_then(|nanos| Timestamp::from_nanosecond(i128::from(nanos)).ok()))
     }
 
     async fn purge_leftovers(&self, now: Timestamp, dry_run: bool) -> Result<u64> {
@@ -342,8 +358,13 @@ impl<T: Tree> Core<T> {
                 EntryKind::Folder => (format!("{path}/{}", layout::TASK), Some(path)),
                 EntryKind::Other => continue,
             };
-            let age = self.tree.read(&file).await?.map(|stored| stored.modified);
-            if age.is_none_or(|modified| !older(modified, LEFTOVER_AGE)) {
+            let modified = match (self.tree.read(&file).await?, &folder) {
+                (Some(stored), _) => Some(stored.modified),
+                // Killed before it came to writing the task.
+                (None, Some(folder)) => self.changed_at(folder, now).await?,
+                (None, None) => None,
+            };
+            if modified.is_none_or(|modified| !older(modified, LEFTOVER_AGE)) {
                 continue;
             }
             removed += 1;

@@ -259,6 +259,7 @@ impl<T: Tree> Core<T> {
         let scheduled = draft.task.delay.is_some_and(|delay| !delay.is_zero());
         if scheduled {
             // Moving it to `pending/` is a push again, which looks for itself.
+            self.mend_lives(key).await?;
             return Ok(Some(match created {
                 Created::New => Pushed::Created(key.clone()),
                 Created::Exists if self.is_scheduled_by(draft, key).await? => {
@@ -315,7 +316,7 @@ impl<T: Tree> Core<T> {
 
     /// Lives of an id have no gaps: that is how the last is found. A purge may have removed the records
     /// of the earlier ones while this one was being pushed, so they are put back, if only as marks.
-    async fn mend_lives(&self, key: &TaskKey) -> Result<()> {
+    pub(super) async fn mend_lives(&self, key: &TaskKey) -> Result<()> {
         for generation in (1..key.generation()).rev() {
             let earlier = TaskKey::new(key.id().clone(), generation);
             if self.outcome(&earlier).await?.is_some() {

@@ -97,7 +97,7 @@ impl<T: Tree> Core<T> {
             self.env.shuffle(&mut page.entries);
             let (mut here, mut failed) = (0, false);
             for entry in page.entries.iter().filter(|entry| entry.kind == EntryKind::Folder) {
-                let Some(key) = layout::parse_stem(&entry.name) else {
+                let Some(key) = layout::parse_canonical_stem(&entry.name) else {
                     tracing::warn!(name = entry.name, "not a task in scheduled/");
                     continue;
                 };

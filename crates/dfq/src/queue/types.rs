@@ -82,7 +82,8 @@ pub struct Delivery {
     pub meta: TaskMeta,
     /// Which attempt at this life this is.
     pub attempt: u32,
-    /// Greater than that of any earlier attempt at this id: for stores that can refuse a stale one.
+    /// Greater than that of any earlier attempt at this id, as long as its records are kept: for
+    /// stores that can refuse a stale one.
     pub fence: u64,
     /// The proof, for ack and the like.
     pub receipt: Receipt,
@@ -127,6 +128,15 @@ pub struct Nack {
     pub error: String,
     /// When to try again, instead of the queue's backoff.
     pub delay: Option<Duration>,
+}
+
+/// What became of a failed attempt's task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nacked {
+    /// It will be tried again after this time.
+    Again(Duration),
+    /// That was once too often: it is among the failed ones.
+    GivenUp,
 }
 
 /// A task given back.

@@ -152,7 +152,8 @@ pub trait Tree: Send + Sync + 'static {
 
     /// The store's own time: the modification time of something just written.
     async fn now(&self) -> Result<Timestamp>;
-    /// Changes whenever a name is added to or removed from the folder after `now`; `None` if that
+    /// When, in nanoseconds since 1970, a name was last added to or removed from the folder, provided
+    /// that any such change after `now` will change the answer; `None` if that
     /// cannot be told, [`NO_FOLDER`] if there is no such folder.
     async fn stamp(&self, dir: &str, now: Timestamp) -> Result<Option<u64>>;
     /// Waits until something may have changed, if [`Properties::notices_changes`]; else for ever.

@@ -9,7 +9,7 @@ use super::Verdict;
 use super::heart::Heart;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::Receipt;
-use crate::queue::{Nack, Queue, Release};
+use crate::queue::{Nack, Nacked, Queue, Release};
 
 /// A task whose handler is done, but of which the queue does not know yet.
 #[derive(Clone, Debug)]
@@ -102,11 +102,11 @@ pub(super) async fn settle(queue: &dyn Queue, all: Vec<Finished>, heart: &Heart)
         let answers = tell(queue, kind, &batch).await;
         for (finished, answer) in batch.into_iter().zip(answers) {
             match answer {
-                Ok(()) => heart.count(|counts| match kind {
-                    0 => &counts.completed,
-                    1 => &counts.retried,
-                    2 => &counts.failed,
-                    _ => &counts.released,
+                Ok(told) => heart.count(|counts| match told {
+                    Told::Completed => &counts.completed,
+                    Told::Retried => &counts.retried,
+                    Told::Failed => &counts.failed,
+                    Told::Released => &counts.released,
                 }),
                 Err(error) if is_passing(&error) => {
                     let key = finished.receipt.key();
@@ -124,33 +124,51 @@ pub(super) async fn settle(queue: &dyn Queue, all: Vec<Finished>, heart: &Heart)
     again
 }
 
-async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<()>> {
+/// What the queue has taken note of.
+#[derive(Clone, Copy)]
+enum Told {
+    Completed,
+    Retried,
+    Failed,
+    Released,
+}
+
+async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<Told>> {
     let receipts = batch.iter().map(|finished| finished.receipt.clone());
     let with_verdicts = receipts.clone().zip(batch.iter().map(|finished| finished.verdict.clone()));
     match kind {
-        0 => queue.ack(receipts.collect()).await,
+        0 => all(queue.ack(receipts.collect()).await, Told::Completed),
         1 => {
             let nacks = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
                 Verdict::Retry { error, delay } => Some(Nack { receipt, error, delay }),
                 _ => None,
             });
-            queue.nack(nacks.collect()).await
+            let answers = queue.nack(nacks.collect()).await.into_iter();
+            let told = |nacked| match nacked {
+                Nacked::Again(_) => Told::Retried,
+                Nacked::GivenUp => Told::Failed,
+            };
+            answers.map(|answer| answer.map(told)).collect()
         }
         2 => {
             let failures = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
                 Verdict::Fail { reason } => Some((receipt, reason)),
                 _ => None,
             });
-            queue.fail(failures.collect()).await
+            all(queue.fail(failures.collect()).await, Told::Failed)
         }
         _ => {
             let releases = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
                 Verdict::Release { reason, delay } => Some(Release { receipt, delay, reason }),
                 _ => None,
             });
-            queue.release(releases.collect()).await
+            all(queue.release(releases.collect()).await, Told::Released)
         }
     }
+}
+
+fn all(answers: Vec<Result<()>>, told: Told) -> Vec<Result<Told>> {
+    answers.into_iter().map(|answer| answer.map(|()| told)).collect()
 }
 
 /// The store could not, but the task is still ours.

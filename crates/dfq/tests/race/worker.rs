@@ -195,7 +195,7 @@ impl Worker {
         };
         let answers = queue.nack(receipts.iter().map(nack).collect()).await;
         let to = now(&self.env);
-        self.end((Verb::Nack, &receipts), (from, to), answers, |()| Duration::ZERO);
+        self.end((Verb::Nack, &receipts), (from, to), answers, |_| Duration::ZERO);
     }
 
     async fn release(&mut self, queue: &dyn Queue, receipts: Vec<Receipt>) {

@@ -34,17 +34,34 @@ struct State {
     dead: bool,
 }
 
+/// What a filesystem may be without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lacks {
+    /// `O_TMPFILE`.
+    pub unnamed: bool,
+    /// Hard links.
+    pub links: bool,
+    /// `RENAME_NOREPLACE`.
+    pub rename_new: bool,
+}
+
 /// Calls that go through to `S`, or not.
 #[derive(Clone, Debug)]
 pub struct FaultSys<S> {
     inner: S,
+    lacks: Lacks,
     state: Arc<Mutex<State>>,
 }
 
 impl<S> FaultSys<S> {
     /// All goes well until [`FaultSys::arm`].
     pub fn new(inner: S) -> Self {
-        Self { inner, state: Arc::default() }
+        Self::lacking(inner, Lacks::default())
+    }
+
+    /// A filesystem that is without something.
+    pub fn lacking(inner: S, lacks: Lacks) -> Self {
+        Self { inner, lacks, state: Arc::default() }
     }
 
     /// From now on, counts calls from 0 and carries out `plan`.
@@ -99,6 +116,10 @@ impl<S> FaultSys<S> {
     }
 }
 
+fn without<T>(lacks: bool, call: impl FnOnce() -> SysResult<T>) -> SysResult<T> {
+    if lacks { Err(Errno::OPNOTSUPP) } else { call() }
+}
+
 impl<S: Sys> Sys for FaultSys<S> {
     type Dir = S::Dir;
     type File = S::File;
@@ -149,7 +170,7 @@ impl<S: Sys> Sys for FaultSys<S> {
     fn create_unnamed(&self, at: &S::Dir, dir: &str) -> SysResult<S::File> {
         self.change(
             || format!("create unnamed in {dir}"),
-            || self.inner.create_unnamed(at, dir),
+            || without(self.lacks.unnamed, || self.inner.create_unnamed(at, dir)),
             || {},
         )
     }
@@ -179,13 +200,17 @@ impl<S: Sys> Sys for FaultSys<S> {
     }
 
     fn link_file(&self, file: &S::File, at: &S::Dir, path: &str) -> SysResult<()> {
-        self.change(|| format!("link {path}"), || self.inner.link_file(file, at, path), || {})
+        self.change(
+            || format!("link {path}"),
+            || without(self.lacks.links, || self.inner.link_file(file, at, path)),
+            || {},
+        )
     }
 
     fn link(&self, from: &str, at: &S::Dir, path: &str, root: &S::Dir) -> SysResult<()> {
         self.change(
             || format!("link {from} to {path}"),
-            || self.inner.link(from, at, path, root),
+            || without(self.lacks.links, || self.inner.link(from, at, path, root)),
             || {},
         )
     }
@@ -201,7 +226,7 @@ impl<S: Sys> Sys for FaultSys<S> {
     fn rename_new(&self, at: &S::Dir, from: &str, to_at: &S::Dir, to: &str) -> SysResult<()> {
         self.change(
             || format!("rename {from} to {to}"),
-            || self.inner.rename_new(at, from, to_at, to),
+            || without(self.lacks.rename_new, || self.inner.rename_new(at, from, to_at, to)),
             || {},
         )
     }

@@ -1,8 +1,8 @@
 //! The system calls, one method each: the seam at which a test interrupts, fails or reorders every
 //! single call that changes the tree.
 //!
-//! Paths are relative to an open directory. Nothing here follows a symbolic link in the last part of
-//! a path, so that a link where a folder should be is an error and not somewhere else.
+//! Paths are relative to an open directory. Nothing that opens or changes follows a symbolic link in
+//! the last part of a path, so that a link where a folder should be is an error and not somewhere else.
 
 use std::fmt::Debug;
 use std::time::Duration;
