@@ -31,6 +31,7 @@ pub const DEAD: Errno = Errno::OWNERDEAD;
 struct State {
     plan: Option<Fault>,
     calls: Vec<String>,
+    all_calls: usize,
     dead: bool,
 }
 
@@ -69,6 +70,12 @@ impl<S> FaultSys<S> {
         let mut state = lock(&self.state);
         state.plan = plan;
         state.calls.clear();
+        state.all_calls = 0;
+    }
+
+    /// How many calls there were since [`FaultSys::arm`], also those that change nothing.
+    pub fn all_calls(&self) -> usize {
+        lock(&self.state).all_calls
     }
 
     /// The changing calls since [`FaultSys::arm`], in words.
@@ -77,7 +84,9 @@ impl<S> FaultSys<S> {
     }
 
     fn alive(&self) -> SysResult<()> {
-        if lock(&self.state).dead { Err(DEAD) } else { Ok(()) }
+        let mut state = lock(&self.state);
+        state.all_calls += 1;
+        if state.dead { Err(DEAD) } else { Ok(()) }
     }
 
     fn change<T>(
@@ -92,6 +101,7 @@ impl<S> FaultSys<S> {
         }
         let number = state.calls.len();
         state.calls.push(what());
+        state.all_calls += 1;
         match state.plan {
             Some(Fault::StopBefore(at)) if at == number => {
                 state.dead = true;
