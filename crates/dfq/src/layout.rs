@@ -38,6 +38,9 @@ pub(crate) const TMP: &str = "tmp";
 /// The task itself, within its folder.
 pub(crate) const TASK: &str = "task.json";
 
+/// Nobody tries that often; a lease that says so is somebody else's file.
+const MAX_ATTEMPTS: u32 = 1_000_000_000;
+
 /// Nobody lives that often; a name that says so is somebody else's.
 const MAX_GENERATION: Generation = 1_000_000_000;
 
@@ -156,7 +159,7 @@ pub(crate) fn parse_lease_name(name: &str) -> Option<u32> {
         return Some(1);
     }
     let digits = middle.strip_suffix(".json")?;
-    parse_count(digits).filter(|n| *n >= 2)
+    parse_count(digits).filter(|n| (2..=MAX_ATTEMPTS).contains(n))
 }
 
 /// A number as we write it: no sign, no leading zero.

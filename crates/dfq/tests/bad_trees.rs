@@ -277,3 +277,19 @@ async fn a_poll_of_no_length_is_refused() {
     let refused = place.queue().await.poll(request).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
 }
+
+#[tokio::test]
+async fn strays_among_the_scheduled_stop_nobody() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "a").await;
+    place.write("scheduled/20200101T0000Z", "a file named like a time that has passed");
+    place.write("scheduled/20200101T0001Z/notes.txt", "in a folder that is one");
+    symlink("/etc", place.path("q/scheduled/20200101T0002Z")).unwrap();
+    for _ in 0..3 {
+        ack_all(&*queue, poll(&*queue).await).await;
+    }
+    assert_eq!(queue.get(id("a")).await.unwrap().unwrap().state, TaskState::Completed);
+    assert!(queue.cancel(vec![id("b")], "no".into()).await.remove(0).is_err());
+    assert_eq!(place.read("scheduled/20200101T0001Z/notes.txt"), "in a folder that is one");
+}

@@ -247,9 +247,51 @@ async fn until_drained_waits_for_backoffs_schedules_and_others() {
     assert_eq!(report, Report { completed: 3, retried: 1, ..Report::default() });
 }
 
-/// The disk is full when the work is done: the worker holds on to it until there is room.
+/// The disk is full when the work is done, for longer than a lease: the worker holds on to it until
+/// there is room.
 #[tokio::test]
 async fn a_full_disk_does_not_lose_finished_work() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("q")).unwrap();
+    let (sys, root) = (FaultSys::new(RealSys), RealSys::open_root(&place.path("q")).unwrap());
+    let tree = Filesystem::with(sys.clone(), root, "q".into(), Env::system(), false);
+    let options = OpenOptions { create: Some(settings()), ..OpenOptions::default() };
+    let queue: Arc<dyn Queue> = Arc::new(TreeQueue::open(tree, options).await.unwrap());
+    push(&*queue, "a").await;
+    let handled = sys.clone();
+    let handler = move |_: Job| {
+        // No record can be made from here on; leases can be renewed.
+        handled.refuse("completed", Some(Errno::NOSPC));
+        async { Verdict::Ack }
+    };
+    let room = sys.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(LEASE * 3).await;
+        room.refuse("completed", None);
+    });
+    let report = Worker::new(queue.clone(), handler).until(Until::Drained).run().await.unwrap();
+    assert_eq!(report, Report { completed: 1, ..Report::default() });
+    assert_eq!(queue.get(id("a")).await.unwrap().unwrap().attempts.len(), 1);
+}
+
+/// A handler that panics before it has made its future must not take the worker with it.
+#[tokio::test]
+async fn a_handler_that_panics_at_once_is_a_retry() {
+    let place = Place::new();
+    let queue = place.queue_with(Settings { max_attempts: 1, ..settings() }).await;
+    push(&*queue, "bad").await;
+    push(&*queue, "good").await;
+    let handler = |job: Job| {
+        assert_ne!(job.delivery.id().as_str(), "bad", "on purpose");
+        async { Verdict::Ack }
+    };
+    let report = Worker::new(queue, handler).until(Until::Drained).run().await.unwrap();
+    assert_eq!(report, Report { completed: 1, failed: 1, ..Report::default() });
+}
+
+/// A store that fails is not an empty queue.
+#[tokio::test]
+async fn a_failing_store_does_not_look_idle() {
     let place = Place::new();
     std::fs::create_dir(place.path("q")).unwrap();
     let (sys, root) = (FaultSys::new(RealSys), RealSys::open_root(&place.path("q")).unwrap());
@@ -257,18 +299,18 @@ async fn a_full_disk_does_not_lose_finished_work() {
     let queue: Arc<dyn Queue> =
         Arc::new(TreeQueue::open(tree, OpenOptions::create()).await.unwrap());
     push(&*queue, "a").await;
-    let handler = move |_: Job| {
-        // From here on, the first change fails: that of the ack, or that of its first retries.
-        sys.arm(Some(Fault::Fail(0, Errno::NOSPC)));
-        async { Verdict::Ack }
-    };
-    let report = Worker::new(queue.clone(), handler).until(Until::Drained).run().await.unwrap();
-    assert_eq!(report, Report { completed: 1, ..Report::default() });
-    assert_eq!(queue.get(id("a")).await.unwrap().unwrap().attempts.len(), 1);
+    sys.refuse("tmp", Some(Errno::IO));
+    let mended = sys.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        mended.refuse("tmp", None);
+    });
+    let report = Worker::new(queue, ack).until(Until::Idle).run().await.unwrap();
+    assert_eq!(report.completed, 1);
 }
 
 #[tokio::test]
-async fn a_worker_that_may_not_write_says_so() {
+async fn a_poll_that_may_not_write_says_so() {
     let place = Place::new();
     std::fs::create_dir(place.path("q")).unwrap();
     let (sys, root) = (FaultSys::new(RealSys), RealSys::open_root(&place.path("q")).unwrap());

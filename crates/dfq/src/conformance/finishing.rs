@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Provider, ack, assert_too_late, claim, id, kind, one, poll, push, settings, task};
+use super::{
+    Provider, ack, assert_too_late, claim, id, kind, one, poll, push, settings, short_leases, task,
+};
 use crate::error::ErrorKind;
 use crate::model::Receipt;
 use crate::queue::{Nack, Nacked, PollRequest, Queue, Release, TaskState};
@@ -26,7 +28,7 @@ pub async fn a_held_task_is_not_handed_out(provider: &dyn Provider) {
 
 /// The next attempt is somebody else's, and the former owner is told.
 pub async fn a_silent_workers_task_is_taken_over(provider: &dyn Provider) {
-    let settings = settings(provider);
+    let settings = short_leases(provider);
     let (alice, bob) = (provider.worker(&settings).await, provider.worker(&settings).await);
     push(&*alice, task("a")).await.unwrap();
     let first = claim(&*alice).await;
@@ -43,7 +45,7 @@ pub async fn a_silent_workers_task_is_taken_over(provider: &dyn Provider) {
 
 /// A renewed lease outlives its first length.
 pub async fn heartbeats_keep_a_task(provider: &dyn Provider) {
-    let settings = settings(provider);
+    let settings = short_leases(provider);
     let (alice, bob) = (provider.worker(&settings).await, provider.worker(&settings).await);
     push(&*alice, task("a")).await.unwrap();
     let held = claim(&*alice).await;
@@ -58,7 +60,7 @@ pub async fn heartbeats_keep_a_task(provider: &dyn Provider) {
 
 /// Even if nobody else wanted the task.
 pub async fn nobody_acks_after_their_lease(provider: &dyn Provider) {
-    let queue = provider.worker(&settings(provider)).await;
+    let queue = provider.worker(&short_leases(provider)).await;
     push(&*queue, task("a")).await.unwrap();
     let held = claim(&*queue).await;
     provider.pass(provider.lease() * 3 / 2).await;
@@ -122,13 +124,15 @@ pub async fn a_nacked_task_comes_back(provider: &dyn Provider) {
     let (alice, bob) = (provider.worker(&settings).await, provider.worker(&settings).await);
     push(&*alice, task("a")).await.unwrap();
     let held = claim(&*alice).await;
-    one(alice.nack(nack(&held.receipt, "first try"))).await.unwrap();
+    let delay = provider.lease();
+    let first = Nack { delay: Some(delay), ..nack(&held.receipt, "first try").remove(0) };
+    one(alice.nack(vec![first])).await.unwrap();
     for queue in [&alice, &bob] {
         let polled = queue.poll(PollRequest::new(1)).await.unwrap();
         assert!(polled.deliveries.is_empty(), "it is in its backoff");
-        assert!(polled.idle.next.is_some_and(|next| next <= settings.backoff.max));
+        assert!(polled.idle.next.is_some_and(|next| next <= delay * 3 / 2));
     }
-    provider.pass(settings.backoff.base * 2).await;
+    provider.pass(delay * 3 / 2).await;
     let again = claim(&*bob).await;
     assert_eq!(again.attempt, 2);
     ack(&*bob, &again.receipt).await.unwrap();
@@ -157,7 +161,7 @@ pub async fn failures_end_a_task(provider: &dyn Provider) {
 
 /// A task that kills its workers ends too.
 pub async fn lost_leases_end_a_task(provider: &dyn Provider) {
-    let settings = settings(provider);
+    let settings = short_leases(provider);
     let queue = provider.worker(&settings).await;
     push(&*queue, task("a")).await.unwrap();
     for attempt in 1..=settings.max_lost {

@@ -35,8 +35,13 @@ pub trait Provider: Send + Sync {
     fn lease(&self) -> Duration;
 }
 
-/// Settings that make tests short.
+/// Settings with leases that do not run out during a test.
 pub fn settings(provider: &dyn Provider) -> Settings {
+    Settings { lease: Duration::from_secs(600), ..short_leases(provider) }
+}
+
+/// Settings with leases and backoffs short enough to wait for.
+pub fn short_leases(provider: &dyn Provider) -> Settings {
     let step = provider.lease() / 4;
     Settings {
         lease: provider.lease(),

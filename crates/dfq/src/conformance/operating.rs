@@ -237,7 +237,7 @@ pub async fn young_records_are_kept(provider: &dyn Provider) {
     }
     assert_eq!(kind(queue.purge(purge(Duration::ZERO)).await), ErrorKind::Invalid);
     let hour = Duration::from_secs(3600);
-    let purged = queue.purge(purge(hour.max(provider.lease() * 10))).await.unwrap();
+    let purged = queue.purge(purge(hour.max(settings(provider).lease * 10))).await.unwrap();
     assert_eq!(purged.records, 0);
     assert_eq!(state(&*queue, "a").await, TaskState::Completed);
 }

@@ -130,6 +130,8 @@ impl<T: Tree> Core<T> {
                 };
                 if tried.insert(key.clone()) {
                     self.try_one(&key, &mut found, &mut drafts, request, &mut polled).await?;
+                } else {
+                    polled.idle.more = true; // it has woken since: the next poll may have it
                 }
                 Ok::<_, Error>(true)
             };
@@ -195,18 +197,25 @@ impl<T: Tree> Core<T> {
         let Some(slot) = self.tree.open(&self.task_dir(key)).await? else {
             return Ok(Claim::Gone);
         };
-        if let Some(range) = request.schema
-            && !self.understands(key, range).await?
-        {
-            return Ok(Claim::Rest(self.env.monotonic() + TROUBLE_PAUSE));
+        if let Some(schema) = request.schema {
+            let now = self.env.monotonic();
+            if found.rests_for_schema(key, schema, now) {
+                return Ok(Claim::Gone);
+            }
+            if !self.understands(key, schema).await? {
+                found.rest_for_schema(key, schema, now + TROUBLE_PAUSE);
+                return Ok(Claim::Gone);
+            }
         }
         // Most tasks were never claimed before, so this is tried before anything is read.
         let draft = self.draft_for(drafts, 1).await?;
         if self.tree.create_lease(&slot, 1, &draft.file).await? == Created::New {
             return self.check_claim(key, slot, draft, &[]).await;
         }
+        // Asked before the lease is read: whoever gives a task back writes so, and only then lets go.
+        let held = self.holds(key, &draft.lease);
         let history = self.history(&slot).await?;
-        if self.answer_was_lost(key, &draft.lease, history.last()) {
+        if !held && is_same(&draft.lease, history.last()) {
             return self.check_claim(key, slot, draft, &[]).await;
         }
         let Some(top) = history.last().map(|seen| seen.attempt) else {
@@ -233,9 +242,10 @@ impl<T: Tree> Core<T> {
                 let attempt = top.saturating_add(1);
                 let draft = self.draft_for(drafts, attempt).await?;
                 if self.tree.create_lease(&slot, attempt, &draft.file).await? == Created::Exists {
+                    let held = self.holds(key, &draft.lease);
                     let stored = self.tree.read_lease(&slot, attempt).await?;
                     let there = stored.map(|stored| Seen::new(attempt, &stored));
-                    if !self.answer_was_lost(key, &draft.lease, there.as_ref()) {
+                    if held || !is_same(&draft.lease, there.as_ref()) {
                         return Ok(Claim::Held(self.env.monotonic() + self.settings.lease));
                     }
                 }
@@ -244,15 +254,10 @@ impl<T: Tree> Core<T> {
         }
     }
 
-    /// Whether `top` is the very lease that we tried to create, and not one that an earlier poll did:
-    /// that one is held, or was given back.
-    fn answer_was_lost(&self, key: &TaskKey, ours: &Lease, top: Option<&Seen>) -> bool {
-        let Some(Seen { attempt, lease: Some(lease), .. }) = top else { return false };
-        let same = *attempt == ours.attempt && lease.lease_id == ours.lease_id;
-        same && lease.state.is_none() && {
-            let lease_id = ours.lease_id.clone().unwrap_or_default();
-            !lock(&self.held).contains_key(&Receipt::new(key.clone(), *attempt, lease_id))
-        }
+    /// Whether an earlier poll has handed this very lease out.
+    fn holds(&self, key: &TaskKey, lease: &Lease) -> bool {
+        let lease_id = lease.lease_id.clone().unwrap_or_default();
+        lock(&self.held).contains_key(&Receipt::new(key.clone(), lease.attempt, lease_id))
     }
 
     /// Every lease file of a task, ascending.
@@ -342,7 +347,7 @@ impl<T: Tree> Core<T> {
         }
         let unmade = || Error::new(ErrorKind::Unavailable, "no lease could be written");
         let draft = drafts.by_attempt.get_mut(&attempt).ok_or_else(unmade)?;
-        draft.uses += 1;
+        draft.uses += 1; // twice for some, which only makes a new one due sooner
         Ok(draft)
     }
 
@@ -462,7 +467,7 @@ impl<T: Tree> Core<T> {
             attempt,
             fence: fence(key.generation(), attempt),
             receipt: receipt.clone(),
-            lease: until.saturating_sub(self.env.monotonic()),
+            valid_for: until.saturating_sub(self.env.monotonic()),
             meta: meta.clone(),
         };
         let lease = draft.lease.clone();
@@ -518,6 +523,12 @@ impl<T: Tree> Core<T> {
         self.commit_one(key, &record).await?;
         self.clean_slot(key, slot).await
     }
+}
+
+/// Whether a lease that exists is the one that we tried to create, and only the answer was lost.
+fn is_same(ours: &Lease, there: Option<&Seen>) -> bool {
+    let Some(Seen { attempt, lease: Some(lease), .. }) = there else { return false };
+    *attempt == ours.attempt && lease.lease_id == ours.lease_id && lease.state.is_none()
 }
 
 pub(super) fn signed(duration: Duration) -> SignedDuration {

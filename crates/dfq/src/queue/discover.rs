@@ -18,7 +18,7 @@ use super::core::Core;
 use super::judge::Seen;
 use super::schedule::Schedule;
 use crate::clock::lock;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::layout::{self, Shard};
 use crate::model::{Layout, TaskKey};
 use crate::store::{EntryKind, Page, Tree};
@@ -59,6 +59,8 @@ pub(super) struct Discovery<C> {
     unlocked: Option<u64>,
     /// What [`Centis`] count from.
     epoch: Duration,
+    /// So many remembered tasks are worth a sweep.
+    sweep_at: usize,
     pub(super) paused: bool,
 }
 
@@ -106,9 +108,9 @@ impl Centis {
     }
 }
 
-fn fingerprint(key: &TaskKey) -> u64 {
+fn fingerprint(what: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
+    what.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -121,6 +123,7 @@ impl<C> Discovery<C> {
         Self {
             layout,
             epoch: now,
+            sweep_at: 1000,
             unlocked: None,
             ready: Vec::new(),
             route: Vec::new(),
@@ -156,6 +159,16 @@ impl<C> Discovery<C> {
         self.rest(key, if until > now { until.min(recheck) } else { recheck });
     }
 
+    /// Drops what was remembered of tasks that others have finished since: nobody will ask for it.
+    fn sweep(&mut self, now: Duration) {
+        if self.resting.len() >= self.sweep_at {
+            let epoch = self.epoch;
+            self.resting.retain(|_, until| until.after(epoch) > now);
+            self.watched.retain(|task, _| self.resting.contains_key(task));
+            self.sweep_at = (self.resting.len() * 2).max(1000);
+        }
+    }
+
     /// Is no more.
     pub(super) fn forget(&mut self, key: &TaskKey) {
         self.resting.remove(&fingerprint(key));
@@ -169,9 +182,17 @@ impl<C> Discovery<C> {
             return;
         };
         self.forget(key);
-        if let Note::Wakes(key) | Note::Rests(key, _) = &note {
-            // Its shard may be quiet for longer than that.
-            self.quiet.remove(&layout::shard(self.layout, key));
+        let wakes = match &note {
+            Note::Wakes(_) => Some(Duration::ZERO),
+            Note::Rests(_, until) => Some(*until),
+            _ => None,
+        };
+        // Its shard may be quiet for longer than that.
+        let shard = layout::shard(self.layout, key);
+        if wakes
+            .is_some_and(|wakes| self.quiet.get(&shard).is_some_and(|quiet| quiet.until > wakes))
+        {
+            self.quiet.remove(&shard);
         }
         if let Note::Rests(key, until) = &note {
             self.rest(key, *until);
@@ -188,6 +209,25 @@ impl<C> Discovery<C> {
             *seen = (current.version, now);
         }
         now.saturating_sub(seen.1)
+    }
+
+    /// The same for those who do not understand its schema.
+    pub(super) fn rest_for_schema(&mut self, key: &TaskKey, schema: (i64, i64), until: Duration) {
+        if self.resting.len() < MAX_RESTING {
+            let fingerprint = fingerprint(&(key, schema));
+            self.resting.insert(fingerprint, Centis::since(self.epoch, until));
+        }
+    }
+
+    /// Whether a task is known to be of another schema.
+    pub(super) fn rests_for_schema(
+        &self,
+        key: &TaskKey,
+        schema: (i64, i64),
+        now: Duration,
+    ) -> bool {
+        let until = self.resting.get(&fingerprint(&(key, schema)));
+        until.is_some_and(|until| until.after(self.epoch) > now)
     }
 
     fn resting_until(&mut self, key: &TaskKey, now: Duration) -> Option<Duration> {
@@ -244,6 +284,7 @@ impl<T: Tree> Core<T> {
     /// Starts a new round over all shards that there are.
     pub(super) async fn begin_round(&self, found: &mut Discovery<T::Cursor>) -> Result<()> {
         self.sweep_held();
+        found.sweep(self.env.monotonic());
         found.soonest = None;
         found.partial = None;
         found.route = match self.layout() {
@@ -295,8 +336,17 @@ impl<T: Tree> Core<T> {
                 },
             };
             let dir = layout::shard_dir(self.layout(), layout::PENDING, listing.shard);
-            let page = self.tree.list(&dir, listing.next.take(), PAGE).await?;
-            self.take_page(found, listing, page);
+            match self.tree.list(&dir, listing.next.take(), PAGE).await {
+                Ok(page) => self.take_page(found, listing, page),
+                // One shard that cannot be read must not keep the others from being done.
+                Err(error)
+                    if self.layout() == Layout::Sharded
+                        && matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) =>
+                {
+                    tracing::warn!(%error, "shard left alone");
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 

@@ -93,7 +93,8 @@ impl<T: Tree> Core<T> {
             let answer = answer.map_err(|error| self.give_up(&finishing.receipt, error));
             answers.insert(finishing.receipt, answer);
         }
-        let answer = |receipt| answers.get(receipt).cloned().unwrap_or(Ok(()));
+        let unanswered = || Err(Error::new(ErrorKind::Unavailable, "the end was not recorded"));
+        let answer = |receipt| answers.get(receipt).cloned().unwrap_or_else(unanswered);
         asked.iter().map(answer).collect()
     }
 

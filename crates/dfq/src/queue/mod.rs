@@ -73,7 +73,8 @@ pub trait Queue: Send + Sync {
 
     /// Adds tasks. When this returns they are durable.
     async fn push(&self, tasks: Vec<NewTask>) -> Answers<Pushed>;
-    /// Claims up to `request.max` tasks, without waiting for any to appear.
+    /// Claims up to `request.max` tasks, without waiting for any to appear. If the future is dropped
+    /// before it is done, what it has claimed sits out its lease.
     async fn poll(&self, request: PollRequest) -> Result<Polled>;
     /// Returns once it may be worth polling again: something changed, or `at_most` has passed.
     async fn wait(&self, at_most: Duration);

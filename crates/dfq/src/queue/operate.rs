@@ -11,6 +11,7 @@ use super::claim::signed;
 use super::core::Core;
 use super::discover::Note;
 use super::judge;
+use super::push::mark_of;
 use super::{Answers, OUTCOMES, Purge, Purged, Unlocked, WorkerRecord};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
@@ -115,7 +116,11 @@ impl<T: Tree> Core<T> {
     /// All times at which something is scheduled.
     pub(super) async fn due_folders(&self) -> Result<Vec<Due>> {
         let mut due = Vec::new();
-        self.each_entry(layout::SCHEDULED, |entry| due.extend(Due::parse(&entry.name))).await?;
+        self.each_entry(layout::SCHEDULED, |entry| match Due::parse(&entry.name) {
+            Some(time) if entry.kind == EntryKind::Folder => due.push(time),
+            _ => tracing::warn!(name = entry.name, "not a time in scheduled/"),
+        })
+        .await?;
         due.sort_unstable();
         Ok(due)
     }
@@ -295,6 +300,13 @@ impl<T: Tree> Core<T> {
             if !purge.dry_run && life == *key && self.lives_again(key, scheduled).await? {
                 self.tree.create(&path, &stored.bytes).await?;
                 return Ok(0);
+            }
+        }
+        // Or while the earlier ones went: then it has not found all that it should have put back.
+        if !purge.dry_run && self.lives_again(key, scheduled).await? {
+            for generation in 1..=key.generation() {
+                let life = TaskKey::new(key.id().clone(), generation);
+                self.commit_one(&life, &mark_of(&life)).await?;
             }
         }
         Ok(removed)

@@ -9,11 +9,11 @@ use jiff::Timestamp;
 
 use super::core::Core;
 use super::discover::Discovery;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
 use crate::model::TaskKey;
-use crate::store::{Created, EntryKind, NO_FOLDER, Tree};
+use crate::store::{Created, Entry, EntryKind, NO_FOLDER, Tree};
 
 /// The most tasks that one poll moves.
 const MAX_MOVED: usize = 512;
@@ -46,7 +46,10 @@ impl<T: Tree> Core<T> {
         now: Timestamp,
         root_changed: bool,
     ) -> Result<(Option<Duration>, bool)> {
-        if !root_changed && found.schedule.absent {
+        if root_changed {
+            found.schedule.absent = false;
+        }
+        if found.schedule.absent {
             return Ok((None, false));
         }
         let stamp = self.tree.stamp(layout::SCHEDULED, now).await?;
@@ -76,8 +79,18 @@ impl<T: Tree> Core<T> {
                 again = again.into_iter().chain([retry_at - mono]).min();
                 continue;
             }
-            let (gone, pause) = self.promote_folder(*folder, MAX_MOVED - moved).await?;
-            moved += gone;
+            let pause = match self.promote_folder(*folder, MAX_MOVED - moved).await {
+                Ok((gone, pause)) => {
+                    moved += gone;
+                    pause
+                }
+                // One folder that cannot be read must not keep the others from being done.
+                Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) => {
+                    tracing::warn!(%error, "due tasks left alone");
+                    Some(TROUBLE_PAUSE)
+                }
+                Err(error) => return Err(error),
+            };
             if let Some(pause) = pause {
                 schedule.troubled.insert(*folder, mono + pause);
                 again = again.into_iter().chain([pause]).min();
@@ -86,33 +99,44 @@ impl<T: Tree> Core<T> {
         Ok((again, moved >= MAX_MOVED))
     }
 
-    /// Moves up to `limit` tasks; answers how many, and when to try again what would not go.
+    /// Moves about `limit` tasks; answers how many, and when to try again what would not go.
     async fn promote_folder(&self, due: Due, limit: usize) -> Result<(usize, Option<Duration>)> {
         let dir = format!("{}/{}", layout::SCHEDULED, due.name());
-        let mut moved = 0;
+        let (mut moved, mut pause) = (0, None);
+        let mut cursor = None;
         loop {
-            let mut page = self.tree.list(&dir, None, limit - moved).await?;
-            let seen = page.entries.len();
+            let mut page = self.tree.list(&dir, cursor, 256).await?;
             // Whoever else is at it should not be at the same tasks.
             self.env.shuffle(&mut page.entries);
-            let (mut here, mut failed) = (0, false);
-            for entry in page.entries.iter().filter(|entry| entry.kind == EntryKind::Folder) {
-                let Some(key) = layout::parse_canonical_stem(&entry.name) else {
-                    tracing::warn!(name = entry.name, "not a task in scheduled/");
-                    continue;
-                };
-                match self.promote(due, &key).await {
-                    Ok(gone) => here += usize::from(gone),
+            for entry in &page.entries {
+                match self.promote_entry(due, entry).await {
+                    Ok(true) => moved += 1,
+                    Ok(false) => pause = pause.or(Some(TROUBLE_PAUSE)),
                     Err(error) => {
-                        tracing::warn!(%key, %error, "cannot publish a due task");
-                        failed = true;
+                        tracing::warn!(name = entry.name, %error, "cannot publish a due task");
+                        pause = Some(FAILURE_PAUSE);
                     }
                 }
             }
-            moved += here;
-            if here < seen || seen == 0 || moved >= limit {
-                let pause = if failed { FAILURE_PAUSE } else { TROUBLE_PAUSE };
-                return Ok((moved, (here < seen).then_some(pause)));
+            cursor = page.next;
+            if cursor.is_none() || moved >= limit {
+                break;
+            }
+        }
+        if cursor.is_none() && pause.is_none() && moved > 0 {
+            // Found empty, the store removes it.
+            self.tree.list(&dir, None, 1).await?;
+        }
+        Ok((moved, pause))
+    }
+
+    async fn promote_entry(&self, due: Due, entry: &Entry) -> Result<bool> {
+        let folder = entry.kind == EntryKind::Folder;
+        match layout::parse_canonical_stem(&entry.name).filter(|_| folder) {
+            Some(key) => self.promote(due, &key).await,
+            None => {
+                tracing::warn!(name = entry.name, "not a task in scheduled/");
+                Ok(false)
             }
         }
     }
@@ -147,7 +171,7 @@ impl<T: Tree> Core<T> {
             Some(record) if Some(&record.meta.push_id) != pushed.as_ref() => {
                 self.clean_finished(key).await?;
             }
-            _ => {}
+            _ => self.mend_lives(key).await?,
         }
         Ok(true)
     }

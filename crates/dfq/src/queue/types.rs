@@ -88,7 +88,7 @@ pub struct Delivery {
     /// The proof, for ack and the like.
     pub receipt: Receipt,
     /// For how long it is ours from now on, unless renewed.
-    pub lease: Duration,
+    pub valid_for: Duration,
 }
 
 impl Delivery {

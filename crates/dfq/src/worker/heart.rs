@@ -29,7 +29,8 @@ pub(super) struct Counts {
 }
 
 /// A lease that is kept.
-struct Kept {
+#[derive(Clone)]
+pub(super) struct Kept {
     cancelled: CancellationToken,
     /// When it was last renewed, on the monotonic clock.
     renewed: Duration,
@@ -75,30 +76,44 @@ impl Heart {
             stop: CancellationToken::new(),
             added: tokio::sync::Notify::new(),
         });
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| no_thread(&error))?;
         let beating = Arc::clone(&shared);
+        let (started, ready) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("dfq-heart".to_owned())
-            .spawn(move || runtime.block_on(beating.beat()))
+            .spawn(move || {
+                match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                    Ok(runtime) => {
+                        let _ = started.send(Ok(()));
+                        runtime.block_on(beating.beat());
+                    }
+                    Err(error) => _ = started.send(Err(error)),
+                }
+            })
             .map_err(|error| no_thread(&error))?;
-        Ok(Self { shared, thread: Some(thread) })
+        match ready.recv() {
+            Ok(Err(error)) => Err(no_thread(&error)),
+            _ => Ok(Self { shared, thread: Some(thread) }),
+        }
     }
 
-    /// Renews this lease from now on; the token is cancelled when it is lost.
-    pub(super) fn keep(&self, receipt: &Receipt) -> CancellationToken {
-        let renewed = self.shared.env.monotonic();
-        let mut kept = lock(&self.shared.kept);
-        let lease = kept
-            .entry(receipt.clone())
-            .or_insert_with(|| Kept { cancelled: CancellationToken::new(), renewed });
+    /// Renews this lease from now on; the token is cancelled when it is lost. It was given after
+    /// `since`.
+    pub(super) fn keep(&self, receipt: &Receipt, since: Duration) -> CancellationToken {
+        let kept = Kept { cancelled: CancellationToken::new(), renewed: since };
+        let cancelled = kept.cancelled.clone();
+        self.resume(receipt, kept);
+        cancelled
+    }
+
+    /// Renews it again, as if it had never been forgotten.
+    pub(super) fn resume(&self, receipt: &Receipt, kept: Kept) {
+        lock(&self.shared.kept).insert(receipt.clone(), kept);
         self.shared.added.notify_one();
-        lease.cancelled.clone()
     }
 
     /// Renews this lease no more.
-    pub(super) fn release(&self, receipt: &Receipt) {
-        lock(&self.shared.kept).remove(receipt);
+    pub(super) fn forget(&self, receipt: &Receipt) -> Option<Kept> {
+        lock(&self.shared.kept).remove(receipt)
     }
 
     /// Whether the lease was found to be lost; asked once.

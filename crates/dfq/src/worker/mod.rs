@@ -10,6 +10,7 @@
 mod heart;
 mod settle;
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +24,7 @@ use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{Delivery, Idle, PollRequest, Polled, Queue};
 use heart::Heart;
-use settle::{Finished, Running};
+use settle::Running;
 
 /// A task in a handler's hands.
 #[derive(Clone, Debug)]
@@ -164,6 +165,9 @@ pub struct Worker {
 /// second, doubling.
 const IDLE_POLL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
+/// The most tasks asked for at a time.
+const MAX_POLL: usize = 1000;
+
 /// How long to wait after the store failed.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -274,12 +278,13 @@ impl Shift<'_> {
             let free = concurrency.saturating_sub(self.running.len());
             let mut idle = Idle::default();
             if free > 0 {
-                let polled = self.poll(free).await?;
+                let asked = env.monotonic();
+                let polled = self.poll(free.min(MAX_POLL)).await?;
                 if !polled.deliveries.is_empty() {
                     idle_for = IDLE_POLL.0;
                 }
                 for delivery in polled.deliveries {
-                    self.start(delivery);
+                    self.start(delivery, asked);
                 }
                 idle = polled.idle;
             }
@@ -308,7 +313,7 @@ impl Shift<'_> {
                     self.finish(joined).await;
                 }
                 () = stopper.gently.cancelled() => {}
-                () = env.clock().sleep(self.running.retry_in()), if self.running.has_unsettled() => {
+                () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.running.has_unsettled() => {
                     self.settle_ready().await;
                 }
                 () = queue.wait(pause), if hungry => idle_for = (idle_for * 2).min(IDLE_POLL.1),
@@ -326,7 +331,8 @@ impl Shift<'_> {
                 ErrorKind::Unavailable | ErrorKind::Full => {
                     tracing::warn!(%error, "cannot poll now");
                     env.clock().sleep(TROUBLE_PAUSE).await;
-                    let idle = Idle { next: Some(Duration::ZERO), ..Idle::default() };
+                    // Nothing is known of what is there: whoever waits for the end must go on.
+                    let idle = Idle { more: true, ..Idle::default() };
                     Ok(Polled { idle, ..Polled::default() })
                 }
                 _ => Err(error),
@@ -334,18 +340,28 @@ impl Shift<'_> {
         }
     }
 
-    fn start(&mut self, delivery: Delivery) {
-        let cancelled = self.heart.keep(&delivery.receipt);
-        let job = Job { delivery: delivery.clone(), cancelled: cancelled.clone() };
-        let handled = (self.worker.handler)(job);
+    /// Runs the handler for a task that was claimed by a poll begun at `asked`.
+    fn start(&mut self, delivery: Delivery, asked: Duration) {
+        if self.worker.env.monotonic() >= asked + delivery.valid_for {
+            // The runtime was kept busy for so long that the lease has run out meanwhile.
+            self.heart.count(|counts| &counts.lost);
+            return;
+        }
+        let receipt = delivery.receipt.clone();
+        let cancelled = self.heart.keep(&receipt, asked);
+        let job = Job { delivery, cancelled: cancelled.clone() };
+        let handler = Arc::clone(&self.worker.handler);
         let task = self.jobs.spawn(async move {
+            // In here from the first line on, so that a handler that panics takes nobody with it.
+            let handled = handler(job);
             // Dropping the handler is what cancels it; the token is for those who cannot be dropped.
             tokio::select! {
+                biased;
                 verdict = handled => verdict,
                 () = cancelled.cancelled() => Verdict::Release { reason: None, delay: None },
             }
         });
-        self.running.add(task.id(), delivery.receipt);
+        self.running.add(task.id(), receipt);
     }
 
     async fn finish(&mut self, joined: std::result::Result<(Id, Verdict), tokio::task::JoinError>) {
@@ -366,15 +382,16 @@ impl Shift<'_> {
         while let Some(joined) = self.jobs.try_join_next_with_id() {
             self.collect(joined);
         }
-        for Finished { receipt, .. } in self.running.unsettled() {
-            self.heart.release(receipt);
-        }
-        let again =
-            settle::settle(&*self.worker.queue, self.running.take_unsettled(), &self.heart).await;
-        for finished in again {
-            // Still ours, so it must stay so until the store takes our word for it.
-            self.heart.keep(&finished.receipt);
-            self.running.put_back(finished);
+        let unsettled = self.running.take_unsettled();
+        // Not renewed while it is being settled; if that fails it must be, as if nothing had happened.
+        let kept: Vec<_> = unsettled.iter().map(|done| self.heart.forget(&done.receipt)).collect();
+        let kept: HashMap<_, _> =
+            unsettled.iter().map(|done| done.receipt.clone()).zip(kept).collect();
+        for refused in settle::settle(&*self.worker.queue, unsettled, &self.heart).await {
+            if let Some(Some(kept)) = kept.get(&refused.receipt) {
+                self.heart.resume(&refused.receipt, kept.clone());
+            }
+            self.running.put_back(refused, self.worker.env.monotonic());
         }
     }
 
@@ -389,7 +406,7 @@ impl Shift<'_> {
                 Some(joined) = self.jobs.join_next_with_id(), if !self.jobs.is_empty() => {
                     self.finish(joined).await;
                 }
-                () = env.clock().sleep(self.running.retry_in()), if self.running.has_unsettled() => {
+                () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.running.has_unsettled() => {
                     self.settle_ready().await;
                 }
                 () = stopper.hard.cancelled() => break,
@@ -408,6 +425,9 @@ impl Shift<'_> {
         }
         self.running.abandon();
         self.settle_ready().await;
+        for key in self.running.unsettled() {
+            tracing::error!(%key, "the queue could not be told; the task is redone after its lease");
+        }
     }
 }
 

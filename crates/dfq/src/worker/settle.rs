@@ -8,7 +8,7 @@ use tokio::task::Id;
 use super::Verdict;
 use super::heart::Heart;
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::Receipt;
+use crate::model::{Receipt, TaskKey};
 use crate::queue::{Nack, Nacked, Queue, Release};
 
 /// A task whose handler is done, but of which the queue does not know yet.
@@ -25,6 +25,8 @@ pub(super) struct Finished {
 pub(super) struct Running {
     handled: HashMap<Id, Receipt>,
     unsettled: Vec<Finished>,
+    /// The monotonic time at which to try again what the store refused.
+    retry_at: Duration,
 }
 
 impl Running {
@@ -59,22 +61,22 @@ impl Running {
         !self.unsettled.is_empty()
     }
 
-    pub(super) fn unsettled(&self) -> impl Iterator<Item = &Finished> {
-        self.unsettled.iter()
+    pub(super) fn unsettled(&self) -> impl Iterator<Item = &TaskKey> {
+        self.unsettled.iter().map(|finished| finished.receipt.key())
     }
 
     pub(super) fn take_unsettled(&mut self) -> Vec<Finished> {
         std::mem::take(&mut self.unsettled)
     }
 
-    pub(super) fn put_back(&mut self, finished: Finished) {
+    /// To be tried again: soon, then less and less often.
+    pub(super) fn put_back(&mut self, finished: Finished, now: Duration) {
+        self.retry_at = now + Duration::from_millis(100 << finished.tries.min(6));
         self.unsettled.push(finished);
     }
 
-    /// When to try again what the store refused: soon, then less and less often.
-    pub(super) fn retry_in(&self) -> Duration {
-        let tries = self.unsettled.iter().map(|finished| finished.tries).min().unwrap_or(0);
-        Duration::from_millis(100 << tries.min(6))
+    pub(super) fn retry_in(&self, now: Duration) -> Duration {
+        self.retry_at.saturating_sub(now)
     }
 }
 
@@ -173,5 +175,5 @@ fn all(answers: Vec<Result<()>>, told: Told) -> Vec<Result<Told>> {
 
 /// The store could not, but the task is still ours.
 fn is_passing(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Full | ErrorKind::Denied)
+    !matches!(error.kind(), ErrorKind::ClaimLost | ErrorKind::AlreadyCompleted | ErrorKind::Invalid)
 }

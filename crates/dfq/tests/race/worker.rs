@@ -70,7 +70,7 @@ impl Worker {
                 fence: delivery.fence,
                 from,
                 to,
-                lease: delivery.lease.as_nanos() as u64,
+                lease: lease.as_nanos() as u64,
             };
             self.journal.note(&polled.deliveries.iter().map(claim).collect::<Vec<_>>());
             if !polled.deliveries.is_empty() {

@@ -33,6 +33,8 @@ struct State {
     calls: Vec<String>,
     all_calls: usize,
     dead: bool,
+    /// Changes below this folder fail with this errno.
+    refused: Option<(String, Errno)>,
 }
 
 /// What a filesystem may be without.
@@ -78,6 +80,11 @@ impl<S> FaultSys<S> {
         lock(&self.state).all_calls
     }
 
+    /// Makes every change that names something in `folder` fail, until told otherwise.
+    pub fn refuse(&self, folder: &str, errno: Option<Errno>) {
+        lock(&self.state).refused = errno.map(|errno| (folder.to_owned(), errno));
+    }
+
     /// The changing calls since [`FaultSys::arm`], in words.
     pub fn calls(&self) -> Vec<String> {
         lock(&self.state).calls.clone()
@@ -100,8 +107,14 @@ impl<S> FaultSys<S> {
             return Err(DEAD);
         }
         let number = state.calls.len();
-        state.calls.push(what());
+        let what = what();
+        let refused = state.refused.as_ref().filter(|(folder, _)| what.contains(folder.as_str()));
+        let refused = refused.map(|(_, errno)| *errno);
+        state.calls.push(what);
         state.all_calls += 1;
+        if let Some(errno) = refused {
+            return Err(errno);
+        }
         match state.plan {
             Some(Fault::StopBefore(at)) if at == number => {
                 state.dead = true;

@@ -127,7 +127,7 @@ impl<S: Sys> Inner<S> {
                 Err(errno) => return Err(failed("publish", to, errno)),
             }
         }
-        Ok(None)
+        Err(failed("publish", to, Errno::NOENT))
     }
 
     pub(super) fn commit(

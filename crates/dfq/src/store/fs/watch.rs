@@ -10,6 +10,7 @@ use crate::store::Properties;
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use std::mem::MaybeUninit;
     use std::os::fd::OwnedFd;
 
     use rustix::fs::inotify;
@@ -36,14 +37,24 @@ mod linux {
             AsyncFd::new(fd).ok().map(Self)
         }
 
-        /// Waits for an event, then takes all there are.
-        pub(super) async fn event(&self) {
-            let Ok(mut ready) = self.0.readable().await else {
-                return std::future::pending().await;
-            };
-            let mut buffer = [0_u8; 4096];
-            while rustix::io::read(&self.0, &mut buffer).is_ok_and(|n| n > 0) {}
-            ready.clear_ready();
+        /// Waits for something to look at. Answers `false` once the runtime it was made on is gone.
+        pub(super) async fn event(&self) -> bool {
+            loop {
+                let Ok(mut ready) = self.0.readable().await else { return false };
+                let mut buffer = [MaybeUninit::uninit(); 4096];
+                let mut events = inotify::Reader::new(&self.0, &mut buffer);
+                let mut worth_a_look = false;
+                while let Ok(event) = events.next() {
+                    // Only a push moves a folder out of `tmp/`; leases are renewed by moving files.
+                    let file_moved = event.events().contains(inotify::ReadFlags::MOVED_FROM)
+                        && !event.events().contains(inotify::ReadFlags::ISDIR);
+                    worth_a_look |= !file_moved;
+                }
+                ready.clear_ready();
+                if worth_a_look {
+                    return true;
+                }
+            }
         }
     }
 }
@@ -57,7 +68,7 @@ mod linux {
             None
         }
 
-        pub(super) async fn event(&self) {
+        pub(super) async fn event(&self) -> bool {
             std::future::pending().await
         }
     }
@@ -82,7 +93,11 @@ impl Watch {
             }
         }
         match &*watcher {
-            Some(watcher) => watcher.event().await,
+            Some(watching) => {
+                if !watching.event().await {
+                    *watcher = None;
+                }
+            }
             None => std::future::pending().await,
         }
     }
