@@ -153,6 +153,11 @@ impl<S: Sys> Sys for FaultSys<S> {
         self.inner.open_dir(at, path)
     }
 
+    fn hold_dir(&self, at: &S::Dir, path: &str) -> SysResult<S::Dir> {
+        self.alive()?;
+        self.inner.hold_dir(at, path)
+    }
+
     fn read(&self, at: &S::Dir, path: &str) -> SysResult<(Vec<u8>, Meta)> {
         self.alive()?;
         self.inner.read(at, path)

@@ -52,6 +52,8 @@ pub trait Sys: Send + Sync + Debug + 'static {
 
     /// Opens a directory.
     fn open_dir(&self, at: &Self::Dir, path: &str) -> SysResult<Self::Dir>;
+    /// Opens a directory only to use paths within it, which is cheaper.
+    fn hold_dir(&self, at: &Self::Dir, path: &str) -> SysResult<Self::Dir>;
     /// Reads a whole file.
     fn read(&self, at: &Self::Dir, path: &str) -> SysResult<(Vec<u8>, Meta)>;
     /// Describes a path.
@@ -150,6 +152,16 @@ impl Sys for RealSys {
 
     fn open_dir(&self, at: &OwnedFd, path: &str) -> SysResult<OwnedFd> {
         again(|| fs::openat(at, path, DIR_FLAGS, Mode::empty()))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn hold_dir(&self, at: &OwnedFd, path: &str) -> SysResult<OwnedFd> {
+        again(|| fs::openat(at, path, DIR_FLAGS.union(OFlags::PATH), Mode::empty()))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn hold_dir(&self, at: &OwnedFd, path: &str) -> SysResult<OwnedFd> {
+        self.open_dir(at, path)
     }
 
     fn read(&self, at: &OwnedFd, path: &str) -> SysResult<(Vec<u8>, Meta)> {

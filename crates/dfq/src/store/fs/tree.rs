@@ -314,7 +314,7 @@ impl<S: Sys> Tree for Filesystem<S> {
     }
 
     async fn open(&self, dir: &str) -> Result<Option<Slot<S>>> {
-        match self.inner.sys.open_dir(&self.inner.root, dir) {
+        match self.inner.sys.hold_dir(&self.inner.root, dir) {
             Ok(opened) => {
                 let path = dir.to_owned();
                 Ok(Some(Slot { dir: opened, path }))
