@@ -8,21 +8,13 @@ mod support;
 use std::time::Duration;
 
 use dfq::model::Durability;
+use dfq::store::fs::RealSys;
 use dfq::store::fs::fault::FaultSys;
-use dfq::store::fs::{Filesystem, RealSys};
-use dfq::{Env, Nack, OpenOptions, PollRequest, Queue, Settings, TreeQueue};
+use dfq::{Nack, PollRequest, Queue, Settings};
 use support::{Place, ack_all, poll, task};
 
-type Counted = TreeQueue<Filesystem<FaultSys<RealSys>>>;
-
-/// A worker whose calls are counted.
-async fn counted(place: &Place) -> (Counted, FaultSys<RealSys>) {
-    std::fs::create_dir_all(place.path("q")).unwrap();
-    let (sys, root) = (FaultSys::new(RealSys), RealSys::open_root(&place.path("q")).unwrap());
-    let tree = Filesystem::with(sys.clone(), root, "q".into(), Env::system(), false);
-    let settings = Settings { durability: Durability::Relaxed, ..Settings::default() };
-    let options = OpenOptions { create: Some(settings), ..OpenOptions::default() };
-    (TreeQueue::open(tree, options).await.unwrap(), sys)
+fn relaxed() -> Settings {
+    Settings { durability: Durability::Relaxed, ..Settings::default() }
 }
 
 async fn push_many(queue: &dyn Queue, prefix: &str, count: usize) {
@@ -42,8 +34,8 @@ async fn calls<R>(sys: &FaultSys<RealSys>, verb: impl Future<Output = R>) -> (us
 #[tokio::test]
 async fn backoffs_are_paid_for_once() {
     let place = Place::new();
-    let (queue, _) = counted(&place).await;
-    push_many(&queue, "t", 400).await;
+    let (queue, _) = place.faulty(relaxed()).await;
+    push_many(&*queue, "t", 400).await;
     let held = queue.poll(PollRequest::new(400)).await.unwrap().deliveries;
     let nack =
         |receipt| Nack { receipt, error: "no".into(), delay: Some(Duration::from_secs(3600)) };
@@ -52,13 +44,13 @@ async fn backoffs_are_paid_for_once() {
     }
     // So that folders are no longer taken for changing.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let (other, sys) = counted(&place).await;
-    let (first, got) = calls(&sys, poll(&other)).await;
+    let (other, sys) = place.faulty(relaxed()).await;
+    let (first, got) = calls(&sys, poll(&*other)).await;
     assert!(got.is_empty() && first > 400 * 4, "{first} calls");
     // The second lists the shards once more and learns that everything there rests.
-    let (second, _) = calls(&sys, poll(&other)).await;
+    let (second, _) = calls(&sys, poll(&*other)).await;
     assert!(second < 2 * 256 + 50, "{second} calls");
-    let (third, got) = calls(&sys, poll(&other)).await;
+    let (third, got) = calls(&sys, poll(&*other)).await;
     // A look at each of the 256 shards, at the most, and a few for the queue.
     assert!(got.is_empty() && third < 300, "{third} calls");
 }
@@ -67,20 +59,20 @@ async fn backoffs_are_paid_for_once() {
 #[tokio::test]
 async fn a_claim_makes_the_same_calls_in_a_large_queue() {
     let place = Place::new();
-    let (queue, sys) = counted(&place).await;
+    let (queue, sys) = place.faulty(relaxed()).await;
     let mut costs = Vec::new();
     for round in 0..4 {
         // Ten times as many in each round: done, scheduled, and left to do.
         let count = 2 * 10_usize.pow(round);
-        push_many(&queue, &format!("done{round}-"), count).await;
-        while let held @ [_, ..] = &*poll(&queue).await {
-            ack_all(&queue, held.to_vec()).await;
+        push_many(&*queue, &format!("done{round}-"), count).await;
+        while let held @ [_, ..] = &*poll(&*queue).await {
+            ack_all(&*queue, held.to_vec()).await;
         }
         let later = |n| task(&format!("later{round}-{n}")).delay(Duration::from_secs(86_400));
         for answer in queue.push((0..count).map(later).collect()).await {
             answer.unwrap();
         }
-        push_many(&queue, &format!("left{round}-"), count).await;
+        push_many(&*queue, &format!("left{round}-"), count).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
         // The first poll lists a page, the next ones live on it.
         let warm = queue.poll(PollRequest::new(1)).await.unwrap().deliveries;

@@ -13,8 +13,7 @@ use std::time::Duration;
 use dfq::clock::{Clock, ManualClock, SeededChance};
 use dfq::model::{Durability, MAX_TASK_BYTES};
 use dfq::queue::Detail;
-use dfq::store::fs::fault::{Fault, FaultSys};
-use dfq::store::fs::{Filesystem, RealSys};
+use dfq::store::fs::fault::Fault;
 use dfq::store::memory::Memory;
 use dfq::{
     Delivery, Env, ErrorKind, NewTask, OpenOptions, PollRequest, Queue, Settings, TreeQueue,
@@ -61,18 +60,15 @@ async fn more_tasks_due_at_once_than_one_poll_moves() {
 #[tokio::test]
 async fn a_move_that_failed_is_tried_again() {
     let place = Place::new();
-    std::fs::create_dir(place.path("q")).unwrap();
-    let (sys, root) = (FaultSys::new(RealSys), RealSys::open_root(&place.path("q")).unwrap());
-    let tree = Filesystem::with(sys.clone(), root, "q".into(), Env::system(), false);
-    let queue = TreeQueue::open(tree, OpenOptions::create()).await.unwrap();
+    let (queue, sys) = place.faulty(Settings::default()).await;
     queue.push(vec![task("a").delay(Duration::from_millis(10))]).await.remove(0).unwrap();
-    assert!(poll(&queue).await.is_empty());
+    assert!(poll(&*queue).await.is_empty());
     tokio::time::sleep(Duration::from_millis(1100)).await;
     sys.arm(Some(Fault::Fail(0, Errno::NOSPC)));
     let polled = queue.poll(PollRequest::new(1)).await.unwrap();
     assert!(polled.deliveries.is_empty() && polled.idle.next.is_some(), "{polled:?}");
     tokio::time::sleep(polled.idle.next.unwrap() + Duration::from_millis(50)).await;
-    assert_eq!(poll(&queue).await.len(), 1);
+    assert_eq!(poll(&*queue).await.len(), 1);
 }
 
 /// All leases of a poll are one file; once its last name is gone it can get no other.

@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dfq::queue::TaskState;
-use dfq::store::fs::fault::{Fault, FaultSys};
-use dfq::store::fs::{Filesystem, RealSys};
+use dfq::store::fs::fault::Fault;
 use dfq::worker::{Job, Report, Until, Verdict, Worker};
-use dfq::{Env, OpenOptions, Queue, Settings, TreeQueue};
+use dfq::{Queue, Settings};
 use rustix::io::Errno;
 use support::{Place, id, poll, push};
 
@@ -252,11 +251,7 @@ async fn until_drained_waits_for_backoffs_schedules_and_others() {
 #[tokio::test]
 async fn a_full_disk_does_not_lose_finished_work() {
     let place = Place::new();
-    std::fs::create_dir(place.path("q")).unwrap();
-    let (sys, root) = (FaultSys::new(RealSys), RealSys::open_root(&place.path("q")).unwrap());
-    let tree = Filesystem::with(sys.clone(), root, "q".into(), Env::system(), false);
-    let options = OpenOptions { create: Some(settings()), ..OpenOptions::default() };
-    let queue: Arc<dyn Queue> = Arc::new(TreeQueue::open(tree, options).await.unwrap());
+    let (queue, sys) = place.faulty(settings()).await;
     push(&*queue, "a").await;
     let handled = sys.clone();
     let handler = move |_: Job| {
@@ -293,11 +288,7 @@ async fn a_handler_that_panics_at_once_is_a_retry() {
 #[tokio::test]
 async fn a_failing_store_does_not_look_idle() {
     let place = Place::new();
-    std::fs::create_dir(place.path("q")).unwrap();
-    let (sys, root) = (FaultSys::new(RealSys), RealSys::open_root(&place.path("q")).unwrap());
-    let tree = Filesystem::with(sys.clone(), root, "q".into(), Env::system(), false);
-    let queue: Arc<dyn Queue> =
-        Arc::new(TreeQueue::open(tree, OpenOptions::create()).await.unwrap());
+    let (queue, sys) = place.faulty(settings()).await;
     push(&*queue, "a").await;
     sys.refuse("tmp", Some(Errno::IO));
     let mended = sys.clone();
@@ -312,11 +303,7 @@ async fn a_failing_store_does_not_look_idle() {
 #[tokio::test]
 async fn a_poll_that_may_not_write_says_so() {
     let place = Place::new();
-    std::fs::create_dir(place.path("q")).unwrap();
-    let (sys, root) = (FaultSys::new(RealSys), RealSys::open_root(&place.path("q")).unwrap());
-    let tree = Filesystem::with(sys.clone(), root, "q".into(), Env::system(), false);
-    let queue: Arc<dyn Queue> =
-        Arc::new(TreeQueue::open(tree, OpenOptions::create()).await.unwrap());
+    let (queue, sys) = place.faulty(settings()).await;
     push(&*queue, "a").await;
     assert!(queue.poll(dfq::PollRequest::new(0)).await.is_ok());
     sys.arm(Some(Fault::Fail(0, Errno::ROFS)));

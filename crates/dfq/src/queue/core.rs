@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use super::claim::Drafts;
 use super::discover::{Discovery, Note};
+use super::drafts::Drafts;
 use super::hold::Held;
 use super::store_clock::StoreClock;
 use super::{

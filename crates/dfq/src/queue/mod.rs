@@ -26,6 +26,7 @@
 mod claim;
 mod core;
 mod discover;
+mod drafts;
 mod finish;
 mod hold;
 mod inspect;

@@ -8,7 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use dfq::{Delivery, NewTask, OpenOptions, PollRequest, Queue, Settings, TaskId};
+use dfq::store::fs::fault::FaultSys;
+use dfq::store::fs::{Filesystem, RealSys};
+use dfq::{Delivery, Env, NewTask, OpenOptions, PollRequest, Queue, Settings, TaskId, TreeQueue};
+
+pub(crate) type Faulty = TreeQueue<Filesystem<FaultSys<RealSys>>>;
 
 /// A folder for a queue.
 pub(crate) struct Place(tempfile::TempDir);
@@ -37,6 +41,15 @@ impl Place {
     pub(crate) async fn queue_with(&self, settings: Settings) -> Arc<dyn Queue> {
         let options = OpenOptions { create: Some(settings), ..OpenOptions::default() };
         dfq::open(self.path("q"), options).await.unwrap()
+    }
+
+    /// A queue whose system calls are counted, and can be made to fail.
+    pub(crate) async fn faulty(&self, settings: Settings) -> (Arc<Faulty>, FaultSys<RealSys>) {
+        std::fs::create_dir_all(self.path("q")).unwrap();
+        let (sys, root) = (FaultSys::new(RealSys), RealSys::open_root(&self.path("q")).unwrap());
+        let tree = Filesystem::with(sys.clone(), root, "q".into(), Env::system(), false);
+        let options = OpenOptions { create: Some(settings), ..OpenOptions::default() };
+        (Arc::new(TreeQueue::open(tree, options).await.unwrap()), sys)
     }
 
     /// Puts text into a file below the queue, making folders as needed.
