@@ -1,6 +1,35 @@
-//! A work queue with no server: the queue **is** a directory.
+//! A crash-safe work queue with no server: the queue **is** a directory.
 //!
-//! See [`Queue`] for the contract, [`open`] for the way in.
+//! Any number of processes may push and work at once. Each task is a readable file, a claim is one
+//! atomic create, the leases of crashed workers are taken over, and every task ends in `completed/` or
+//! in `failed/`.
+//!
+//! [`open`] is the way in, [`Queue`] the contract, [`worker::Worker`] does the polling, the heartbeats
+//! and the stopping. What lies on disk is described in `FORMAT.md`.
+//!
+//! ```
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! use dfq::{NewTask, Nack, OpenOptions, PollRequest, Pushed};
+//!
+//! # let dir = std::env::temp_dir().join(format!("dfq-lib-doc-{}", std::process::id()));
+//! let queue = dfq::open(&dir, OpenOptions::create()).await?;
+//! let page = || NewTask::from_json(r#"{"id": "page-1", "url": "https://example.com/"}"#);
+//! assert!(matches!(queue.push(vec![page()?]).await.remove(0)?, Pushed::Created(_)));
+//! assert!(matches!(queue.push(vec![page()?]).await.remove(0)?, Pushed::Pending(_)));
+//!
+//! let task = queue.poll(PollRequest::new(1)).await?.deliveries.remove(0);
+//! assert_eq!(task.payload.string_member("url").as_deref(), Some("https://example.com/"));
+//! match "200 OK" {
+//!     "200 OK" => queue.ack(vec![task.receipt]).await.remove(0)?,
+//!     error => {
+//!         let nack = Nack { receipt: task.receipt, error: error.to_owned(), delay: None };
+//!         queue.nack(vec![nack]).await.remove(0)?;
+//!     }
+//! }
+//! assert!(matches!(queue.push(vec![page()?]).await.remove(0)?, Pushed::Finished(..)));
+//! # std::fs::remove_dir_all(dir).unwrap();
+//! # Ok::<(), dfq::Error>(()) }).unwrap();
+//! ```
 
 pub mod clock;
 #[cfg(feature = "conformance")]
@@ -23,7 +52,24 @@ pub use model::{NewTask, Outcome, Payload, Receipt, Settings, TaskId, TaskKey};
 pub use queue::{Delivery, Nack, OpenOptions, PollRequest, Pushed, Queue, Release, TreeQueue};
 use store::fs::Filesystem;
 
-/// Opens the queue in a directory.
+/// Opens the queue in a directory, which is made first if the options say so.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use dfq::{ErrorKind, OpenOptions, Settings};
+/// use std::time::Duration;
+///
+/// # let dir = std::env::temp_dir().join(format!("dfq-open-doc-{}", std::process::id()));
+/// let missing = dfq::open(&dir, OpenOptions::existing()).await.err().unwrap();
+/// assert_eq!(missing.kind(), ErrorKind::NotFound);
+///
+/// let settings = Settings { lease: Duration::from_secs(60), ..Settings::default() };
+/// let options = OpenOptions { create: Some(settings), ..OpenOptions::default() };
+/// let queue = dfq::open(&dir, options).await?;
+/// assert_eq!(queue.settings().lease, Duration::from_secs(60));
+/// # std::fs::remove_dir_all(dir).unwrap();
+/// # Ok::<(), dfq::Error>(()) }).unwrap();
+/// ```
 pub async fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Arc<dyn Queue>> {
     let path = path.as_ref();
     let tree = if options.create.is_some() {

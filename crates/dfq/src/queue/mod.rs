@@ -19,9 +19,9 @@
 //! once (a later life of an id has names of its own); an owner writes only while its own clock says
 //! that it owns; whoever creates a lease looks *afterwards* whether the task still needs doing.
 //!
-//! [`judge`] holds the pure decisions, [`store_clock`] the time they are made by, [`discover`] finds
-//! candidates without listing everything, [`claim`], [`hold`], [`finish`], [`push`], [`schedule`] and
-//! [`operate`] are the verbs.
+//! `judge` holds the pure decisions, `store_clock` the time they are made by, `discover` finds
+//! candidates without listing everything, `claim`, `hold`, `finish`, `push`, `schedule` and
+//! `operate` are the verbs.
 
 mod claim;
 mod core;

@@ -4,7 +4,7 @@
 //! Invariant: a store knows no policy. It does not know what a lease means or when a task is done;
 //! it creates if absent, replaces, reads, lists and removes, each in its own best native way, and
 //! says truthfully which of two racing creates won. Paths are relative to the queue's root and come
-//! from [`crate::layout`] alone.
+//! from `layout` alone.
 
 pub mod fs;
 pub mod memory;

@@ -1,7 +1,7 @@
 //! The worker: polls, runs a handler for each task, renews leases, and stops in good order.
 //!
 //! Invariants:
-//! - A lease is renewed by a thread of its own ([`heart`]), which no handler can starve.
+//! - A lease is renewed by a thread of its own (`heart`), which no handler can starve.
 //! - A handler whose lease is lost is cancelled at once: its future is dropped at its next `await`,
 //!   and [`Job::cancelled`] tells those that block.
 //! - No task is left behind: on a stop, handlers get a grace period, then their tasks are given back,
