@@ -239,6 +239,8 @@ fn claim_after_a_nack() {
                 let delay = Some(Duration::ZERO);
                 all(run(queue.nack(vec![Nack { receipt, error: "no".into(), delay }]))).unwrap();
             }
+            // What rests is remembered to the hundredth of a second.
+            std::thread::sleep(Duration::from_millis(50));
             Vec::new()
         },
         act: poll,

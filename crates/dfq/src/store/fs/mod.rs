@@ -120,7 +120,9 @@ impl Filesystem<RealSys> {
     /// Creates the directory if it is missing, and opens it.
     pub fn create(path: &Path, env: Env) -> Result<Self> {
         make_durably(path).map_err(|e| {
-            let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+            let not_a_folder = e.kind() == std::io::ErrorKind::NotADirectory;
+            let fallback = if not_a_folder { Errno::NOTDIR } else { Errno::IO };
+            let errno = Errno::from_io_error(&e).unwrap_or(fallback);
             failed("create", &path.display().to_string(), errno)
         })?;
         Self::open(path, env)
@@ -162,6 +164,9 @@ fn make_durably(path: &Path) -> std::io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
+    if path.exists() {
+        return Err(std::io::ErrorKind::NotADirectory.into());
+    }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     make_durably(parent)?;
@@ -200,6 +205,15 @@ fn unsupported(errno: Errno) -> bool {
 }
 
 impl<S: Sys> Inner<S> {
+    /// The error of a call on something below the root.
+    fn failed(&self, verb: &str, path: &str, errno: Errno) -> Error {
+        let address = &self.properties.address;
+        match path {
+            "." => failed(verb, address, errno),
+            _ => failed(verb, &format!("{address}/{path}"), errno),
+        }
+    }
+
     fn tmp_name(&self) -> String {
         let count = self.staged.fetch_add(1, Ordering::Relaxed);
         format!("{}/{}-{count}", layout::TMP, self.staging_prefix)
@@ -219,12 +233,12 @@ impl<S: Sys> Inner<S> {
             }
             match self.sys.mkdir(&self.root, path) {
                 Ok(()) | Err(Errno::EXIST) => meta = stat(),
-                Err(errno) => return Err(failed("create", path, errno)),
+                Err(errno) => return Err(self.failed("create", path, errno)),
             }
         }
-        let meta = meta.map_err(|errno| failed("look at", path, errno))?;
+        let meta = meta.map_err(|errno| self.failed("look at", path, errno))?;
         if meta.kind != EntryKind::Folder {
-            return Err(failed("use", path, Errno::NOTDIR));
+            return Err(self.failed("use", path, Errno::NOTDIR));
         }
         if durable {
             self.sync_parent(path)?;
@@ -239,7 +253,7 @@ impl<S: Sys> Inner<S> {
     fn sync_parent(&self, path: &str) -> Result<u64> {
         let parent = path.rsplit_once('/').map_or(".", |(parent, _)| parent);
         let synced = self.sys.sync_dir(&self.root, parent);
-        synced.map_err(|errno| failed("sync", parent, errno))
+        synced.map_err(|errno| self.failed("sync", parent, errno))
     }
 
     /// Makes the names in a folder durable, and the folder itself, should it be another than the one we
@@ -250,7 +264,7 @@ impl<S: Sys> Inner<S> {
             // A folder that is gone held nothing that we made and that still matters: folders are
             // pruned only when empty, that is, when our task has been finished meanwhile.
             Err(Errno::NOENT) => return Ok(()),
-            Err(errno) => return Err(failed("sync", dir, errno)),
+            Err(errno) => return Err(self.failed("sync", dir, errno)),
         };
         let known = lock(&self.known).get(dir).copied();
         if known.is_some_and(|known| known != inode) {
@@ -285,13 +299,13 @@ impl<S: Sys> Inner<S> {
                 Means::Unnamed
             }
             Err(errno) if unsupported(errno) || errno == Errno::NOENT => self.named_means()?,
-            Err(errno) => return Err(failed("write to", layout::TMP, errno)),
+            Err(errno) => return Err(self.failed("write to", layout::TMP, errno)),
         };
         Ok(*self.means.get_or_init(|| means))
     }
 
     fn named_means(&self) -> Result<Means> {
-        let write_error = |errno| failed("write to", layout::TMP, errno);
+        let write_error = |errno| self.failed("write to", layout::TMP, errno);
         let (name, linked) = (self.tmp_name(), self.tmp_name());
         drop(self.sys.create(&self.root, &name).map_err(write_error)?);
         let answer = match self.sys.link(&name, &self.root, &linked, &self.root) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use rustix::io::Errno;
 
-use super::{Inner, Staged, Sys, failed};
+use super::{Inner, Staged, Sys};
 use crate::error::Result;
 use crate::layout;
 use crate::store::Created;
@@ -53,7 +53,7 @@ impl<S: Sys> Inner<S> {
         let dir = self.tmp_name();
         let task = format!("{dir}/{}", layout::TASK);
         let made = self.in_tmp(|| self.sys.mkdir(&self.root, &dir));
-        made.map_err(|errno| failed("create", &dir, errno))?;
+        made.map_err(|errno| self.failed("create", &dir, errno))?;
         let written = self.sys.create(&self.root, &task).and_then(|file| {
             self.sys.write(&file, bytes)?;
             Ok(file)
@@ -67,7 +67,7 @@ impl<S: Sys> Inner<S> {
             }
             Err(errno) => {
                 self.unstage_task(&dir);
-                Err(failed("write", &task, errno))
+                Err(self.failed("write", &task, errno))
             }
         }
     }
@@ -91,7 +91,7 @@ impl<S: Sys> Inner<S> {
         drop(file);
         let moved = match synced {
             Ok(()) => self.rename_folder(&dir, to, durable),
-            Err(errno) => Err(failed("sync", &dir, errno)),
+            Err(errno) => Err(self.failed("sync", &dir, errno)),
         };
         if !matches!(moved, Ok(Some(Created::New))) {
             self.unstage_task(&dir);
@@ -124,10 +124,10 @@ impl<S: Sys> Inner<S> {
                     return Ok(None);
                 }
                 Err(Errno::NOENT) => self.forget_dir(parent(to)),
-                Err(errno) => return Err(failed("publish", to, errno)),
+                Err(errno) => return Err(self.failed("publish", to, errno)),
             }
         }
-        Err(failed("publish", to, Errno::NOENT))
+        Err(self.failed("publish", to, Errno::NOENT))
     }
 
     pub(super) fn commit(
@@ -162,10 +162,10 @@ impl<S: Sys> Inner<S> {
                     return Ok(staged);
                 }
                 Err(Errno::NOENT) => self.forget_dir(dir),
-                Err(errno) => return Err(failed("write", path, errno)),
+                Err(errno) => return Err(self.failed("write", path, errno)),
             }
         }
-        Err(failed("write", path, Errno::NOENT))
+        Err(self.failed("write", path, Errno::NOENT))
     }
 
     fn place_record(
@@ -188,11 +188,11 @@ impl<S: Sys> Inner<S> {
                     self.forget_dir(parent(path));
                     staged = self.stage_record(path, bytes, durable)?;
                 }
-                Err(errno) => return Err(failed("create", path, errno)),
+                Err(errno) => return Err(self.failed("create", path, errno)),
             }
         }
         self.unstage(&staged);
-        Err(failed("create", path, Errno::NOENT))
+        Err(self.failed("create", path, Errno::NOENT))
     }
 
     /// Makes the new names durable, folder by folder. A name that was there already is synced too:

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use rustix::io::Errno;
 
-use super::{Cursor, Draft, Filesystem, Inner, Means, Slot, Sys, failed};
+use super::{Cursor, Draft, Filesystem, Inner, Means, Slot, Sys};
 use crate::error::{Error, Result};
 use crate::layout;
 use crate::model::Generation;
@@ -28,7 +28,7 @@ impl<S: Sys> Inner<S> {
         match self.sys.read(&self.root, path) {
             Ok((bytes, meta)) => Ok(Some(Stored { bytes, modified: meta.modified })),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(failed("read", path, errno)),
+            Err(errno) => Err(self.failed("read", path, errno)),
         }
     }
 
@@ -37,18 +37,18 @@ impl<S: Sys> Inner<S> {
         match self.sys.read(&slot.dir, name) {
             Ok((bytes, meta)) => Ok(Some(Stored { bytes, modified: meta.modified })),
             Err(Errno::NOENT | Errno::STALE) => Ok(None),
-            Err(errno) => Err(failed("read", &slot.shown(name), errno)),
+            Err(errno) => Err(self.failed("read", &slot.shown(name), errno)),
         }
     }
 
     fn exists(&self, path: &str) -> Result<bool> {
-        self.sys.exists(&self.root, path).map_err(|errno| failed("look at", path, errno))
+        self.sys.exists(&self.root, path).map_err(|errno| self.failed("look at", path, errno))
     }
 
     fn exists_in(&self, slot: &Slot<S>, name: &str) -> Result<bool> {
         match self.sys.exists(&slot.dir, name) {
             Err(Errno::STALE) => Ok(false),
-            answer => answer.map_err(|errno| failed("look at", &slot.shown(name), errno)),
+            answer => answer.map_err(|errno| self.failed("look at", &slot.shown(name), errno)),
         }
     }
 
@@ -60,7 +60,7 @@ impl<S: Sys> Inner<S> {
             None => match self.sys.list(&self.root, dir) {
                 Ok(listing) => Cursor { listing },
                 Err(Errno::NOENT) => return Ok(Page { entries, next: None }),
-                Err(errno) => return Err(failed("list", dir, errno)),
+                Err(errno) => return Err(self.failed("list", dir, errno)),
             },
         };
         while entries.len() < limit {
@@ -77,7 +77,7 @@ impl<S: Sys> Inner<S> {
                     entries.push(Entry { name, kind });
                 }
                 Some(Err(Errno::NOENT | Errno::STALE)) => return Ok(Page { entries, next: None }),
-                Some(Err(errno)) => return Err(failed("list", dir, errno)),
+                Some(Err(errno)) => return Err(self.failed("list", dir, errno)),
             }
         }
         Ok(Page { entries, next: Some(cursor) })
@@ -113,11 +113,11 @@ impl<S: Sys> Inner<S> {
         let mut listing = match self.sys.list(&slot.dir, ".") {
             Ok(listing) => listing,
             Err(Errno::NOENT | Errno::STALE) => return Ok(Vec::new()),
-            Err(errno) => return Err(failed("list", &slot.path, errno)),
+            Err(errno) => return Err(self.failed("list", &slot.path, errno)),
         };
         let mut attempts = Vec::new();
         while let Some(entry) = self.sys.next(&mut listing) {
-            let entry = entry.map_err(|errno| failed("list", &slot.path, errno))?;
+            let entry = entry.map_err(|errno| self.failed("list", &slot.path, errno))?;
             attempts.extend(entry.name.as_deref().and_then(layout::parse_lease_name));
         }
         attempts.sort_unstable();
@@ -128,7 +128,7 @@ impl<S: Sys> Inner<S> {
     fn unlink_in(&self, slot: &Slot<S>, name: &str) -> Result<()> {
         match self.sys.unlink(&slot.dir, name) {
             Ok(()) | Err(Errno::NOENT | Errno::STALE) => Ok(()),
-            Err(errno) => Err(failed("remove", &slot.shown(name), errno)),
+            Err(errno) => Err(self.failed("remove", &slot.shown(name), errno)),
         }
     }
 
@@ -151,13 +151,13 @@ impl<S: Sys> Inner<S> {
         }
         match removed {
             Ok(()) | Err(Errno::NOENT | Errno::STALE | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
-            Err(errno) => Err(failed("remove", &slot.path, errno)),
+            Err(errno) => Err(self.failed("remove", &slot.path, errno)),
         }
     }
 
     fn now(&self) -> Result<Timestamp> {
         self.means()?;
-        let error = |errno| failed("write to", layout::TMP, errno);
+        let error = |errno| self.failed("write to", layout::TMP, errno);
         let staged = self.stage(layout::TMP, b"\n").map_err(error)?;
         let meta = staged.file().map_or(Err(Errno::IO), |file| self.sys.file_meta(file));
         self.unstage(&staged);
@@ -188,7 +188,7 @@ impl<S: Sys> Inner<S> {
         match placed {
             Ok(created) => Ok(created),
             Err(Errno::NOENT | Errno::STALE) => Ok(Created::Exists),
-            Err(errno) => Err(failed("create", &slot.shown(&name), errno)),
+            Err(errno) => Err(self.failed("create", &slot.shown(&name), errno)),
         }
     }
 
@@ -253,13 +253,13 @@ impl<S: Sys> Tree for Filesystem<S> {
             inner.ensure_dir(dir, false)?;
         }
         let written = inner.overwrite(&inner.root, path, bytes);
-        written.map_err(|errno| failed("write", path, errno))
+        written.map_err(|errno| self.inner.failed("write", path, errno))
     }
 
     async fn remove(&self, path: &str) -> Result<()> {
         match self.inner.sys.unlink(&self.inner.root, path) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(failed("remove", path, errno)),
+            Err(errno) => Err(self.inner.failed("remove", path, errno)),
         }
     }
 
@@ -289,7 +289,7 @@ impl<S: Sys> Tree for Filesystem<S> {
             Ok(meta) if meta.modified + self.inner.time_resolution() * 2 >= now => Ok(None),
             Ok(meta) => Ok(Some(meta.modified.as_nanosecond() as u64)),
             Err(Errno::NOENT) => Ok(Some(NO_FOLDER)),
-            Err(errno) => Err(failed("look at", dir, errno)),
+            Err(errno) => Err(self.inner.failed("look at", dir, errno)),
         }
     }
 
@@ -320,7 +320,7 @@ impl<S: Sys> Tree for Filesystem<S> {
                 Ok(Some(Slot { dir: opened, path }))
             }
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(failed("open", dir, errno)),
+            Err(errno) => Err(self.inner.failed("open", dir, errno)),
         }
     }
 
@@ -328,7 +328,7 @@ impl<S: Sys> Tree for Filesystem<S> {
         let tmp = match self.inner.means()? {
             Means::Unnamed | Means::Linked => {
                 let staged = self.inner.stage_named(bytes);
-                Some(staged.map_err(|errno| failed("write to", layout::TMP, errno))?.0)
+                Some(staged.map_err(|errno| self.inner.failed("write to", layout::TMP, errno))?.0)
             }
             Means::Renamed => None,
         };
@@ -349,7 +349,7 @@ impl<S: Sys> Tree for Filesystem<S> {
         let inner = &self.inner;
         inner.ensure_dir(layout::TMP, false)?;
         let written = inner.overwrite(&slot.dir, &name, bytes);
-        written.map_err(|errno| failed("write", &slot.shown(&name), errno))
+        written.map_err(|errno| self.inner.failed("write", &slot.shown(&name), errno))
     }
 
     async fn leases(&self, slot: &Slot<S>) -> Result<Vec<u32>> {
