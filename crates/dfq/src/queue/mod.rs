@@ -20,8 +20,8 @@
 //! that it owns; whoever creates a lease looks *afterwards* whether the task still needs doing.
 //!
 //! `judge` holds the pure decisions, `store_clock` the time they are made by, `discover` finds
-//! candidates without listing everything, `claim`, `hold`, `finish`, `push`, `schedule` and
-//! `operate` are the verbs.
+//! candidates without listing everything, `drafts` makes leases to be put into many tasks; `claim`,
+//! `hold`, `finish`, `push`, `schedule` and `operate` are the verbs.
 
 mod claim;
 mod core;
