@@ -54,11 +54,11 @@ impl<T: Tree> Core<T> {
         }
         let stamp = self.tree.stamp(layout::SCHEDULED, now).await?;
         let schedule = &mut found.schedule;
+        schedule.absent = stamp == Some(NO_FOLDER);
         let unchanged = stamp.is_some() && stamp == schedule.stamp;
         if unchanged && schedule.next.is_none_or(|next| next.at() > now) {
             return Ok((until(schedule.next, now), false));
         }
-        schedule.absent = stamp == Some(NO_FOLDER);
         let all = self.due_folders().await?;
         let first_later = all.partition_point(|due| due.at() <= now);
         schedule.next = all.get(first_later).copied();
