@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use dfq::queue::TaskState;
-use dfq::{ErrorKind, OpenOptions, PollRequest, Pushed, Settings};
+use dfq::{ErrorKind, OpenOptions, PollRequest, Pushed, Release, Settings};
 use support::{Place, ack_all, id, poll, push, task};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -292,4 +292,27 @@ async fn strays_among_the_scheduled_stop_nobody() {
     assert_eq!(queue.get(id("a")).await.unwrap().unwrap().state, TaskState::Completed);
     assert!(queue.cancel(vec![id("b")], "no".into()).await.remove(0).is_err());
     assert_eq!(place.read("scheduled/20200101T0001Z/notes.txt"), "in a folder that is one");
+}
+
+/// Attempts have no gaps, unless somebody removed a lease by hand. A task is then handed out beside the
+/// owner of a later attempt, but only that one can finish it, and it goes on with the next attempt.
+#[tokio::test]
+async fn a_lease_missing_below_a_live_one_ends_in_one_completion() {
+    let place = Place::new();
+    let (owner, other) = (place.queue().await, place.queue().await);
+    push(&*owner, "a").await;
+    let first = poll(&*owner).await.remove(0);
+    let release = Release { receipt: first.receipt, reason: None, delay: None };
+    owner.release(vec![release]).await.remove(0).unwrap();
+    let second = poll(&*owner).await.remove(0);
+    std::fs::remove_file(place.path("q").join(A).join("lease.json")).unwrap();
+    let beside = poll(&*other).await.remove(0);
+    assert!(beside.fence < second.fence);
+    let renewed = other.heartbeat(vec![beside.receipt.clone()]).await.remove(0);
+    assert_eq!(renewed.unwrap_err().kind(), ErrorKind::ClaimLost);
+    let acked = other.ack(vec![beside.receipt]).await.remove(0);
+    assert_eq!(acked.unwrap_err().kind(), ErrorKind::ClaimLost);
+    assert!(poll(&*place.queue().await).await.is_empty(), "the second attempt is judged");
+    ack_all(&*owner, vec![second]).await;
+    assert!(place.exists("completed/ca/a.json") && !place.exists(A));
 }

@@ -7,7 +7,7 @@ mod support;
 
 use std::time::Duration;
 
-use dfq::model::Durability;
+use dfq::model::{Durability, Layout};
 use dfq::store::fs::RealSys;
 use dfq::store::fs::fault::FaultSys;
 use dfq::{Nack, PollRequest, Queue, Settings};
@@ -84,4 +84,22 @@ async fn a_claim_makes_the_same_calls_in_a_large_queue() {
     let (least, most) = (costs.iter().min().unwrap(), costs.iter().max().unwrap());
     assert!(most - least <= 300, "{costs:?}: at the most one round of 256 shards apart");
     assert!(costs[3] <= costs[0] + 8, "{costs:?}");
+}
+
+/// Opens the folder, links the lease, reads the task, looks for its two records; and one look at the
+/// root for the whole poll.
+#[tokio::test]
+async fn a_first_claim_asks_for_nothing_that_it_need_not_know() {
+    let place = Place::new();
+    let (queue, sys) = place.faulty(Settings { layout: Layout::Flat, ..relaxed() }).await;
+    push_many(&*queue, "t", 20).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // The first lists, the second finds the root unchanged; a slow one may need a new lease file.
+    let mut costs = Vec::new();
+    for _ in 0..20 {
+        let (cost, got) = calls(&sys, queue.poll(PollRequest::new(1))).await;
+        assert_eq!(got.unwrap().deliveries.len(), 1);
+        costs.push(cost);
+    }
+    assert_eq!(costs.iter().min(), Some(&6), "{costs:?}");
 }

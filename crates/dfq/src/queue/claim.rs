@@ -205,7 +205,7 @@ impl<T: Tree> Core<T> {
             Verdict::Backoff(until) => Ok(Claim::Rest(self.monotonic_at(until, mono))),
             Verdict::Free | Verdict::Stale => {
                 // Looked at first: one that cannot be read must not gather leases.
-                let look = self.tree.look(&slot, top, &self.record_paths(key)).await?;
+                let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
                 if look.task.is_none() || look.finished {
                     self.clean_slot(key, &slot).await?;
                     return Ok(Claim::Gone);
@@ -316,7 +316,11 @@ impl<T: Tree> Core<T> {
         draft: &Draft<T>,
         history: &[Seen],
     ) -> Result<Claim> {
-        let look = self.tree.look(&slot, draft.lease.attempt, &self.record_paths(key)).await;
+        let attempt = draft.lease.attempt;
+        // No lease stands above the first one of a folder that still has its task: decision 12.
+        let first = attempt == 1 && self.tree.properties().slots_are_folders;
+        let after = (!first).then_some(attempt);
+        let look = self.tree.look(&slot, after, &self.record_paths(key)).await;
         let judged = match look {
             Ok(look) => self.accept(key, &slot, draft, history, look).await,
             Err(error) => Err(error),

@@ -171,8 +171,9 @@ impl<C> Discovery<C> {
 
     /// Is no more.
     pub(super) fn forget(&mut self, key: &TaskKey) {
-        self.resting.remove(&fingerprint(key));
-        self.watched.remove(&fingerprint(key));
+        let fingerprint = fingerprint(key);
+        self.resting.remove(&fingerprint);
+        self.watched.remove(&fingerprint);
     }
 
     fn take_note(&mut self, note: Note) {

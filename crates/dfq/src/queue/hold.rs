@@ -127,7 +127,7 @@ impl<T: Tree> Core<T> {
         let Some(lease) = history[own].lease.clone().filter(|lease| lease.state.is_none()) else {
             return Err(Error::claim_lost(format!("task '{key}' was given back already")));
         };
-        let look = self.tree.look(&slot, receipt.attempt, &self.record_paths(key)).await?;
+        let look = self.tree.look(&slot, Some(receipt.attempt), &self.record_paths(key)).await?;
         let Some(task) = look.task.filter(|_| !look.finished) else {
             return Err(self.lost(receipt, "it is gone").await?);
         };

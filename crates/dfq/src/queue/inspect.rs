@@ -78,7 +78,7 @@ impl<T: Tree> Core<T> {
 
     async fn view_pending(&self, key: &TaskKey) -> Result<Option<TaskView>> {
         let Some(slot) = self.tree.open(&self.task_dir(key)).await? else { return Ok(None) };
-        let look = self.tree.look(&slot, 0, &self.record_paths(key)).await?;
+        let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
         let Some(task) = look.task.filter(|_| !look.finished) else { return Ok(None) };
         let history = self.history(&slot).await?;
         let now = Now {
@@ -326,7 +326,7 @@ impl<T: Tree> Core<T> {
                 return Ok(());
             }
         };
-        let look = match self.tree.look(&slot, 0, &self.record_paths(key)).await {
+        let look = match self.tree.look(&slot, None, &self.record_paths(key)).await {
             Ok(look) => look,
             Err(error) => {
                 problem(problems, &dir, &error.to_string());

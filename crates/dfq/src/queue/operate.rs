@@ -78,7 +78,7 @@ impl<T: Tree> Core<T> {
         reason: &str,
     ) -> Result<Option<Result<()>>> {
         let Some(slot) = self.tree.open(dir).await? else { return Ok(None) };
-        let look = self.tree.look(&slot, 0, &self.record_paths(key)).await?;
+        let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
         let Some(task) = look.task else { return Ok(None) };
         let decoded = format::decode_task(&task.bytes, key);
         let damaged = decoded.is_err().then_some(task.bytes);
@@ -156,7 +156,7 @@ impl<T: Tree> Core<T> {
         let (key, _) = self.current_key(id).await?;
         let missing = || Error::not_found(format!("task '{id}' is not pending"));
         let slot = self.tree.open(&self.task_dir(&key)).await?.ok_or_else(missing)?;
-        let look = self.tree.look(&slot, 0, &self.record_paths(&key)).await?;
+        let look = self.tree.look(&slot, None, &self.record_paths(&key)).await?;
         if look.task.is_none() || look.finished {
             return Err(missing());
         }

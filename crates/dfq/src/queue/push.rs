@@ -348,7 +348,7 @@ impl<T: Tree> Core<T> {
     /// The same for a folder that is open. The look is at this very folder: one that has no task now
     /// never will, whatever its name comes to stand for.
     pub(super) async fn clean_slot(&self, key: &TaskKey, slot: &T::Slot) -> Result<()> {
-        let look = self.tree.look(slot, 0, &self.record_paths(key)).await?;
+        let look = self.tree.look(slot, None, &self.record_paths(key)).await?;
         if look.finished {
             self.secure_records(key).await?;
         }

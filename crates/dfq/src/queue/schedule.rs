@@ -145,7 +145,7 @@ impl<T: Tree> Core<T> {
     async fn promote(&self, due: Due, key: &TaskKey) -> Result<bool> {
         let (from, to) = (layout::scheduled_dir(due, key), self.task_dir(key));
         let Some(slot) = self.tree.open(&from).await? else { return Ok(true) };
-        let look = self.tree.look(&slot, 0, &self.record_paths(key)).await?;
+        let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
         let Some(task) = look.task.filter(|_| !look.finished) else {
             // Its life has ended meanwhile, or somebody is removing it.
             if look.finished {

@@ -38,6 +38,7 @@ impl Memory {
                 provider: "memory",
                 address: "memory:".to_owned(),
                 blocking: false,
+                slots_are_folders: false,
                 heartbeat_every: Duration::from_secs(60),
                 notices_changes: true,
             },
@@ -219,11 +220,12 @@ impl Tree for Memory {
         self.read(&lease_key(slot, attempt)).await
     }
 
-    async fn look(&self, slot: &String, attempt: u32, records: &[String; 2]) -> Result<Look> {
+    async fn look(&self, slot: &String, after: Option<u32>, records: &[String; 2]) -> Result<Look> {
         let objects = lock(&self.objects);
+        let later = after.map(|attempt| lease_key(slot, attempt + 1));
         Ok(Look {
             task: objects.get(&task_key(slot)).cloned(),
-            superseded: objects.contains_key(&lease_key(slot, attempt + 1)),
+            superseded: later.is_some_and(|later| objects.contains_key(&later)),
             finished: records.iter().any(|record| objects.contains_key(record)),
         })
     }

@@ -82,7 +82,7 @@ pub struct Page<C> {
 pub struct Look {
     /// The task, if it is still there.
     pub task: Option<Stored>,
-    /// The attempt after ours exists.
+    /// The attempt after ours exists, as far as that was asked for.
     pub superseded: bool,
     /// One of the terminal records exists.
     pub finished: bool,
@@ -108,6 +108,9 @@ pub struct Properties {
     pub blocking: bool,
     /// The longest sensible time between heartbeats, however long the lease.
     pub heartbeat_every: Duration,
+    /// A [`Tree::Slot`] stays the folder that it was when it was opened: a task that has gone from it
+    /// never comes back to it.
+    pub slots_are_folders: bool,
     /// [`Tree::changed`] tells of what other processes do here. If not, it has to be polled for.
     pub notices_changes: bool,
 }
@@ -184,9 +187,14 @@ pub trait Tree: Send + Sync + 'static {
     async fn leases(&self, slot: &Self::Slot) -> Result<Vec<u32>>;
     /// Reads the lease of an attempt.
     async fn read_lease(&self, slot: &Self::Slot, attempt: u32) -> Result<Option<Stored>>;
-    /// In one round trip: the task, whether the attempt after `attempt` exists, and whether one of
+    /// In one round trip: the task, whether the attempt after `after` exists, and whether one of
     /// `records` does.
-    async fn look(&self, slot: &Self::Slot, attempt: u32, records: &[String; 2]) -> Result<Look>;
+    async fn look(
+        &self,
+        slot: &Self::Slot,
+        after: Option<u32>,
+        records: &[String; 2],
+    ) -> Result<Look>;
     /// The same without reading: whether the task, and the attempt after `attempt`, exist.
     async fn probe(&self, slot: &Self::Slot, attempt: u32) -> Result<Probe>;
     /// Creates terminal records, each if absent, sharing the cost of making them durable. They are

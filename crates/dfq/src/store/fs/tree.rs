@@ -360,10 +360,18 @@ impl<S: Sys> Tree for Filesystem<S> {
         self.inner.read_in(slot, &layout::lease_name(attempt))
     }
 
-    async fn look(&self, slot: &Slot<S>, attempt: u32, records: &[String; 2]) -> Result<Look> {
+    async fn look(
+        &self,
+        slot: &Slot<S>,
+        after: Option<u32>,
+        records: &[String; 2],
+    ) -> Result<Look> {
         let inner = &self.inner;
         let task = inner.read_in(slot, layout::TASK)?;
-        let superseded = inner.exists_in(slot, &layout::lease_name(attempt + 1))?;
+        let superseded = match after {
+            Some(attempt) => inner.exists_in(slot, &layout::lease_name(attempt + 1))?,
+            None => false,
+        };
         let [completed, failed] = records;
         let finished = inner.exists(completed)? || inner.exists(failed)?;
         Ok(Look { task, superseded, finished })
