@@ -2,7 +2,8 @@
 //!
 //! Every call that changes the tree is counted. A plan names one of them by its number: the process
 //! "dies" before or after it (every later call fails, so nothing of it reaches the tree), or the call
-//! fails with an errno and the process lives on.
+//! fails with an errno and the process lives on, or its answer is lost. And others can be let in at a
+//! chosen call, so that every order of two verbs can be tried.
 
 use std::sync::{Arc, Mutex};
 
@@ -22,12 +23,30 @@ pub enum Fault {
     Tear(usize),
     /// The call fails and does nothing.
     Fail(usize, Errno),
+    /// The answer to the call is lost and it is made once more, as an NFS client does: who links or
+    /// renames is then told that this cannot be done, although it has been. Of calls that are no
+    /// different when repeated nothing is to be seen.
+    Repeat(usize),
 }
+
+/// When others are let in.
+#[derive(Debug, PartialEq, Eq)]
+enum Moment {
+    /// Before this call of those that change the tree.
+    Change(usize),
+    /// After a file of this name was read.
+    Read(String),
+}
+
+type Others = Box<dyn FnOnce() + Send>;
+
+/// Calls that answer otherwise when they are repeated. A new file is made once, by whatever client.
+const REPEATED: [&str; 5] = ["link", "rename", "unlink", "mkdir", "rmdir"];
 
 /// What a dead process's calls answer.
 pub const DEAD: Errno = Errno::OWNERDEAD;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     plan: Option<Fault>,
     calls: Vec<String>,
@@ -35,6 +54,13 @@ struct State {
     dead: bool,
     /// Changes below this folder fail with this errno.
     refused: Option<(String, Errno)>,
+    others: Option<(Moment, Others)>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} at call {}", self.plan, self.calls.len())
+    }
 }
 
 /// What a filesystem may be without.
@@ -85,6 +111,31 @@ impl<S> FaultSys<S> {
         lock(&self.state).refused = errno.map(|errno| (folder.to_owned(), errno));
     }
 
+    /// Runs `others` just before the changing call with this number, counted from now.
+    pub fn before_change(&self, at: usize, others: impl FnOnce() + Send + 'static) {
+        self.arm(None);
+        lock(&self.state).others = Some((Moment::Change(at), Box::new(others)));
+    }
+
+    /// Runs `others` once a file of this name was read.
+    pub fn after_read(&self, name: &str, others: impl FnOnce() + Send + 'static) {
+        lock(&self.state).others = Some((Moment::Read(name.to_owned()), Box::new(others)));
+    }
+
+    /// The others are still waiting for their moment; they need not wait any longer.
+    pub fn still_waiting(&self) -> bool {
+        lock(&self.state).others.take().is_some()
+    }
+
+    fn let_in(&self, moment: &Moment) {
+        let mut state = lock(&self.state);
+        let due = state.others.take_if(|(when, _)| when == moment);
+        drop(state);
+        if let Some((_, others)) = due {
+            others();
+        }
+    }
+
     /// The changing calls since [`FaultSys::arm`], in words.
     pub fn calls(&self) -> Vec<String> {
         lock(&self.state).calls.clone()
@@ -99,15 +150,18 @@ impl<S> FaultSys<S> {
     fn change<T>(
         &self,
         what: impl FnOnce() -> String,
-        call: impl FnOnce() -> SysResult<T>,
+        call: impl Fn() -> SysResult<T>,
         half: impl FnOnce(),
     ) -> SysResult<T> {
+        let number = lock(&self.state).calls.len();
+        self.let_in(&Moment::Change(number));
         let mut state = lock(&self.state);
         if state.dead {
             return Err(DEAD);
         }
         let number = state.calls.len();
         let what = what();
+        let repeats = REPEATED.iter().any(|verb| what.starts_with(verb));
         let refused = state.refused.as_ref().filter(|(folder, _)| what.contains(folder.as_str()));
         let refused = refused.map(|(_, errno)| *errno);
         state.calls.push(what);
@@ -131,6 +185,10 @@ impl<S> FaultSys<S> {
                 Err(DEAD)
             }
             Some(Fault::Fail(at, errno)) if at == number => Err(errno),
+            Some(Fault::Repeat(at)) if at == number && repeats => {
+                call()?;
+                call()
+            }
             _ => {
                 drop(state);
                 call()
@@ -160,7 +218,9 @@ impl<S: Sys> Sys for FaultSys<S> {
 
     fn read(&self, at: &S::Dir, path: &str) -> SysResult<(Vec<u8>, Meta)> {
         self.alive()?;
-        self.inner.read(at, path)
+        let read = self.inner.read(at, path);
+        self.let_in(&Moment::Read(path.to_owned()));
+        read
     }
 
     fn stat(&self, at: &S::Dir, path: &str) -> SysResult<Meta> {

@@ -52,8 +52,11 @@ impl<S: Sys> Inner<S> {
     fn stage_task(&self, bytes: &[u8], durable: bool) -> Result<StagedTask<S::File>> {
         let dir = self.tmp_name();
         let task = format!("{dir}/{}", layout::TASK);
-        let made = self.in_tmp(|| self.sys.mkdir(&self.root, &dir));
-        made.map_err(|errno| self.failed("create", &dir, errno))?;
+        match self.in_tmp(|| self.sys.mkdir(&self.root, &dir)) {
+            // Nobody else makes this name: it was made, and the answer was lost.
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(self.failed("create", &dir, errno)),
+        }
         let written = self.sys.create(&self.root, &task).and_then(|file| {
             self.sys.write(&file, bytes)?;
             Ok(file)
