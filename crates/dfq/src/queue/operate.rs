@@ -302,11 +302,16 @@ impl<T: Tree> Core<T> {
                 return Ok(0);
             }
         }
-        // Or while the earlier ones went: then it has not found all that it should have put back.
-        if !purge.dry_run && self.lives_again(key, scheduled).await? {
-            for generation in 1..=key.generation() {
-                let life = TaskKey::new(key.id().clone(), generation);
-                self.commit_one(&life, &mark_of(&life)).await?;
+        // Or while the earlier ones went, any of which it may have taken for the last. It has not found
+        // all that it should have put back.
+        let lives = (2..=key.generation() + 1).map(|life| TaskKey::new(key.id().clone(), life));
+        for life in lives.rev().filter(|_| !purge.dry_run && !key.is_verbatim()) {
+            if self.lives(&life, scheduled).await? {
+                for generation in 1..life.generation() {
+                    let earlier = TaskKey::new(key.id().clone(), generation);
+                    self.commit_one(&earlier, &mark_of(&earlier)).await?;
+                }
+                break;
             }
         }
         Ok(removed)
@@ -336,10 +341,14 @@ impl<T: Tree> Core<T> {
         if key.is_verbatim() {
             return Ok(false);
         }
-        let next = TaskKey::new(key.id().clone(), key.generation() + 1);
-        Ok(scheduled.contains(&next)
-            || self.pending_task(&next).await?.is_some()
-            || self.outcome(&next).await?.is_some())
+        self.lives(&TaskKey::new(key.id().clone(), key.generation() + 1), scheduled).await
+    }
+
+    /// Whether there is such a life: waiting, pending, or over.
+    async fn lives(&self, life: &TaskKey, scheduled: &HashSet<TaskKey>) -> Result<bool> {
+        Ok(scheduled.contains(life)
+            || self.pending_task(life).await?.is_some()
+            || self.outcome(life).await?.is_some())
     }
 
     /// Scheduled tasks that are not in their first life.

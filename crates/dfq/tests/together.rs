@@ -1,0 +1,218 @@
+//! Two at work at once, in every order that matters; and calls that were carried out although the
+//! answer says otherwise.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "real files have real times")]
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dfq::model::{Durability, Outcome};
+use dfq::queue::Purge;
+use dfq::store::fs::fault::Fault;
+use dfq::{NewTask, PollRequest, Pushed, Queue, Release, Settings, TaskKey};
+use futures::executor::block_on;
+use support::{Place, ack_all, id, poll, push, task};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn relaxed() -> Settings {
+    Settings { durability: Durability::Relaxed, ..Settings::default() }
+}
+
+/// Carries something out as another process would: outside this one's runtime, to the end.
+fn elsewhere<R: Send + 'static>(work: impl Future<Output = R> + Send + 'static) -> R {
+    std::thread::spawn(|| block_on(work)).join().unwrap()
+}
+
+/// A queue in which the task `a` has finished so many lives, all long ago.
+async fn finished_long_ago(lives: u32) -> Place {
+    let place = Place::new();
+    let queue = place.queue_with(relaxed()).await;
+    for _ in 0..lives {
+        queue.push(vec![task("a").again()]).await.remove(0).unwrap();
+        let held = poll(&*queue).await;
+        ack_all(&*queue, held).await;
+    }
+    for life in 1..=lives {
+        let stem = if life == 1 { "a".to_owned() } else { format!("a@{life}") };
+        place.age(&format!("completed/ca/{stem}.json"), 100 * HOUR);
+    }
+    place
+}
+
+/// One of two verbs, as a process of its own.
+async fn purge(queue: Arc<dyn Queue>) -> Option<TaskKey> {
+    let purge = Purge { outcome: Outcome::Completed, older_than: 10 * HOUR, dry_run: false };
+    queue.purge(purge).await.unwrap();
+    None
+}
+
+async fn push_it(queue: Arc<dyn Queue>, task: NewTask) -> Option<TaskKey> {
+    match queue.push(vec![task]).await.remove(0).unwrap() {
+        Pushed::Created(key) => Some(key),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Lets a purge in before each change that a push makes, and a push before each that a purge makes.
+/// Whatever the order, the new life is known afterwards, and no other takes its name or an earlier one.
+async fn purge_and_push(again: fn() -> NewTask, check: AsyncCheck) {
+    for lives in 1..=3 {
+        for purge_first in [true, false] {
+            for at in 0.. {
+                let place = finished_long_ago(lives).await;
+                let (first, sys) = place.faulty(relaxed()).await;
+                let second = place.queue_with(relaxed()).await;
+                let answer = Arc::new(Mutex::new(None));
+                let told = Arc::clone(&answer);
+                sys.before_change(at, move || {
+                    *told.lock().unwrap() = match purge_first {
+                        true => elsewhere(push_it(second, again())),
+                        false => elsewhere(purge(second)),
+                    };
+                });
+                let created = match purge_first {
+                    true => purge(first).await,
+                    false => push_it(first, again()).await,
+                };
+                if sys.still_waiting() {
+                    assert!(at > 0, "nothing was tried");
+                    break;
+                }
+                let created = created.or_else(|| answer.lock().unwrap().take()).unwrap();
+                let story = format!("{lives} lives, {purge_first}, at {at}: {:#?}", sys.calls());
+                check(&place, &created, &story);
+            }
+        }
+    }
+}
+
+type AsyncCheck = fn(&Place, &TaskKey, &str);
+
+fn pushed_now(place: &Place, task: NewTask) -> Pushed {
+    let queue = block_on(place.queue_with(relaxed()));
+    block_on(queue.push(vec![task])).remove(0).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_does_not_make_a_push_forget_earlier_lives() {
+    let check: AsyncCheck = |place, created, story| {
+        let (place, created, story) = (place.path("q"), created.clone(), story.to_owned());
+        elsewhere(async move {
+            let queue = dfq::open(place, dfq::OpenOptions::existing()).await.unwrap();
+            let pushed = queue.push(vec![task("a")]).await.remove(0).unwrap();
+            assert_eq!(pushed, Pushed::Pending(created.clone()), "{story}");
+            let held = poll(&*queue).await;
+            assert_eq!(held.iter().map(|held| &held.key).collect::<Vec<_>>(), [&created]);
+            ack_all(&*queue, held).await;
+            let pushed = queue.push(vec![task("a")]).await.remove(0).unwrap();
+            assert_eq!(pushed, Pushed::Finished(created.clone(), Outcome::Completed), "{story}");
+            let next = TaskKey::new(id("a"), created.generation() + 1);
+            let pushed = queue.push(vec![task("a").again()]).await.remove(0).unwrap();
+            assert_eq!(pushed, Pushed::Created(next), "{story}");
+        });
+    };
+    purge_and_push(|| task("a").again(), check).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_does_not_make_a_delayed_push_forget_earlier_lives() {
+    let check: AsyncCheck = |place, created, story| {
+        // In its first life it is new to the queue, whatever was there long ago.
+        if created.generation() > 1 {
+            let pushed = pushed_now(place, task("a"));
+            assert!(
+                !matches!(pushed, Pushed::Created(_)),
+                "{pushed:?} beside {created:?}: {story}"
+            );
+        }
+    };
+    purge_and_push(|| task("a").again().delay(HOUR), check).await;
+}
+
+/// Repeats each call of a poll that changes something, and tells the poll only the second answer.
+#[tokio::test]
+async fn a_claim_whose_answer_was_lost_is_a_claim() {
+    for second_attempt in [false, true] {
+        for at in 0.. {
+            let place = Place::new();
+            let (queue, sys) = place.faulty(relaxed()).await;
+            push(&*queue, "a").await;
+            if second_attempt {
+                let before = place.queue().await;
+                let held = poll(&*before).await.remove(0);
+                before.release(vec![Release::now(held.receipt)]).await.remove(0).unwrap();
+            }
+            sys.arm(Some(Fault::Repeat(at)));
+            let held = poll(&*queue).await;
+            let calls = sys.calls();
+            assert_eq!(held.len(), 1, "call {at} of {calls:?}");
+            assert_eq!(held[0].attempt, 1 + u32::from(second_attempt));
+            ack_all(&*queue, held).await;
+            if calls.len() <= at {
+                break;
+            }
+        }
+    }
+}
+
+/// All that a process claims within a moment has one lease id. So the lease of a task that it has and
+/// just gives back looks like a claim whose answer was lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_given_back_during_a_poll_is_not_handed_out_by_the_old_lease() {
+    let place = Place::new();
+    let (queue, sys) = place.faulty(relaxed()).await;
+    push(&*queue, "a").await;
+    let held = poll(&*queue).await.remove(0);
+    make_it_look_again(&place).await;
+    let (giver, receipt) = (Arc::clone(&queue), held.receipt.clone());
+    sys.after_read("lease.json", move || {
+        elsewhere(async move { giver.release(vec![Release::now(receipt)]).await })
+            .remove(0)
+            .unwrap();
+    });
+    let again = poll(&*queue).await;
+    assert!(!sys.still_waiting(), "the task was not looked at");
+    assert!(again.iter().all(|again| again.receipt != held.receipt), "{again:?}");
+    // It is free, and can be had by the next poll at the latest.
+    let got = if again.is_empty() { poll(&*queue).await } else { again };
+    assert_eq!(got[0].attempt, 2);
+    ack_all(&*queue, got).await;
+}
+
+/// An unlock, of whatever, makes every worker forget what it knows of leases.
+async fn make_it_look_again(place: &Place) {
+    let other = place.queue().await;
+    other.unlock(vec![id("something else")]).await.remove(0).unwrap_err();
+}
+
+/// What a worker does to its own tasks is no reason to look for others.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_worker_is_not_woken_by_its_own_heartbeats_and_acks() {
+    let place = Place::new();
+    let queue = place.queue_with(relaxed()).await;
+    // The first of its kind makes a folder in the root, which is worth a look.
+    push(&*queue, "first").await;
+    let held = poll(&*queue).await;
+    ack_all(&*queue, held).await;
+    push(&*queue, "a").await;
+    push(&*queue, "b").await;
+    let held = queue.poll(PollRequest::new(1)).await.unwrap().deliveries.remove(0);
+    // The first wait begins to watch, and comes back at once to look at what it may have missed.
+    queue.wait(HOUR).await;
+    let quiet =
+        async || tokio::time::timeout(Duration::from_millis(200), queue.wait(HOUR)).await.is_err();
+    queue.heartbeat(vec![held.receipt.clone()]).await.remove(0).unwrap();
+    assert!(quiet().await, "woken by a heartbeat");
+    queue.ack(vec![held.receipt]).await.remove(0).unwrap();
+    let other = queue.poll(PollRequest::new(1)).await.unwrap().deliveries;
+    assert_eq!((other.len(), quiet().await), (1, true), "woken by an ack or a poll");
+    push(&*queue, "c").await;
+    assert!(!quiet().await, "not woken by a push");
+    queue.release(vec![Release::now(other[0].receipt.clone())]).await.remove(0).unwrap();
+    assert!(!quiet().await, "not woken by a release");
+}
