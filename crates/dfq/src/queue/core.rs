@@ -54,7 +54,7 @@ impl OpenOptions {
 /// a whole batch at a time. Outside one they run on the caller's thread, so that a program without a
 /// runtime can simply block on them.
 pub struct TreeQueue<T: Tree> {
-    core: Arc<Core<T>>,
+    pub(super) core: Arc<Core<T>>,
 }
 
 impl<T: Tree> Clone for TreeQueue<T> {

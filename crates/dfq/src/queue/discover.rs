@@ -409,3 +409,6 @@ impl<T: Tree> Core<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
