@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +43,8 @@ impl Provider for InMemory {
 struct Folder {
     dir: tempfile::TempDir,
     layout: Layout,
+    /// The filesystem's times have no fraction, as on ext4 with small inodes.
+    whole_seconds: bool,
     /// What its filesystem is without, if it is not to be used as it is.
     lacks: Option<Lacks>,
 }
@@ -49,7 +52,8 @@ struct Folder {
 impl Folder {
     fn new(parent: &Path, layout: Layout) -> Self {
         let dir = tempfile::tempdir_in(parent).unwrap();
-        Self { dir, layout, lacks: None }
+        let whole_seconds = dir.path().metadata().unwrap().mtime_nsec() == 0;
+        Self { dir, whole_seconds, layout, lacks: None }
     }
 }
 
@@ -73,7 +77,8 @@ impl Provider for Folder {
     }
 
     fn lease(&self) -> Duration {
-        Duration::from_millis(1200)
+        // Where times are whole seconds, no shorter leases are allowed.
+        Duration::from_millis(if self.whole_seconds { 10_000 } else { 1200 })
     }
 }
 
