@@ -193,6 +193,34 @@ async fn a_task_given_back_during_a_poll_is_not_handed_out_by_the_old_lease() {
     ack_all(&*queue, got).await;
 }
 
+/// A worker reads a lease, is stopped for hours, and then finds that what it read has run out. Its
+/// owner has renewed it all the while.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_takeover_of_a_lease_that_was_renewed_meanwhile_is_taken_back() {
+    let place = Place::new();
+    let owner = place.queue_with(relaxed()).await;
+    push(&*owner, "a").await;
+    let held = poll(&*owner).await.remove(0);
+    let lease = "pending/ca/a/lease.json";
+    let mut old: serde_json::Value = serde_json::from_str(&place.read(lease)).unwrap();
+    for (member, time) in [("created_at", "10"), ("heartbeat_at", "10"), ("expires_at", "20")] {
+        old[member] = format!("2026-01-01T00:{time}:00Z").into();
+    }
+    std::fs::remove_file(place.path("q").join(lease)).unwrap();
+    place.write(lease, old.to_string());
+    place.age(lease, 10 * HOUR);
+    let (taker, sys) = place.faulty(relaxed()).await;
+    let (renewing, receipt) = (Arc::clone(&owner), held.receipt.clone());
+    sys.after_read("lease.json", move || {
+        elsewhere(async move { renewing.heartbeat(vec![receipt]).await }).remove(0).unwrap();
+    });
+    assert!(poll(&*taker).await.is_empty(), "two have it");
+    assert!(!sys.still_waiting());
+    assert!(place.read("pending/ca/a/lease.2.json").contains("withdrawn"), "it was tried");
+    owner.heartbeat(vec![held.receipt.clone()]).await.remove(0).unwrap();
+    ack_all(&*owner, vec![held]).await;
+}
+
 /// An unlock, of whatever, makes every worker forget what it knows of leases.
 async fn make_it_look_again(place: &Place) {
     let other = place.queue().await;
