@@ -254,3 +254,36 @@ async fn a_worker_is_not_woken_by_its_own_heartbeats_and_acks() {
     queue.release(vec![Release::now(other[0].receipt.clone())]).await.remove(0).unwrap();
     assert!(!quiet().await, "not woken by a release");
 }
+
+/// Rule 7 of the format, on which decision 12 rests: where a lease is missing, the task has gone first.
+/// Whoever ends a task keeps to it, and so does who cleans up after one that did not come to it.
+#[tokio::test]
+async fn leases_go_only_after_their_task() {
+    for verb in ["ack", "fail", "cancel", "clean up"] {
+        let place = Place::new();
+        let (queue, sys) = place.faulty(relaxed()).await;
+        push(&*queue, "a").await;
+        for _ in 0..2 {
+            let held = poll(&*queue).await.remove(0);
+            queue.release(vec![Release::now(held.receipt)]).await.remove(0).unwrap();
+        }
+        let receipt = poll(&*queue).await.remove(0).receipt;
+        sys.arm(None);
+        match verb {
+            "ack" => queue.ack(vec![receipt]).await.remove(0).unwrap(),
+            "fail" => queue.fail(vec![(receipt, "no".into())]).await.remove(0).unwrap(),
+            "cancel" => queue.cancel(vec![id("a")], "no".into()).await.remove(0).unwrap(),
+            _ => {
+                queue.release(vec![Release::now(receipt)]).await.remove(0).unwrap();
+                place.write("completed/ca/a.json", "{}");
+                assert!(poll(&*queue).await.is_empty());
+            }
+        }
+        let calls = sys.calls();
+        let removed: Vec<_> =
+            calls.iter().filter_map(|call| call.strip_prefix("unlink ")).collect();
+        let inside: Vec<_> = removed.iter().filter(|name| !name.contains('/')).collect();
+        assert_eq!((inside.len(), *inside[0]), (4, "task.json"), "{verb}: {calls:#?}");
+        assert!(!place.exists("pending/ca/a"));
+    }
+}
