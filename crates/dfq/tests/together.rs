@@ -287,3 +287,63 @@ async fn leases_go_only_after_their_task() {
         assert!(!place.exists("pending/ca/a"));
     }
 }
+
+/// An operator takes a task away in the middle of its ack, and another worker does it all. Whichever
+/// record comes first counts, and only who made it is told that it has done the task.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_acks_one_succeeds() {
+    for at in 0.. {
+        let place = Place::new();
+        let (owner, sys) = place.faulty(relaxed()).await;
+        push(&*owner, "a").await;
+        let held = poll(&*owner).await.remove(0);
+        let other = place.queue_with(relaxed()).await;
+        let others_acks = Arc::new(Mutex::new(0));
+        let told = Arc::clone(&others_acks);
+        sys.before_change(at, move || {
+            *told.lock().unwrap() = elsewhere(async move {
+                let _ = other.unlock(vec![id("a")]).await;
+                let held = poll(&*other).await.into_iter().map(|held| held.receipt).collect();
+                other.ack(held).await.iter().filter(|answer| answer.is_ok()).count()
+            });
+        });
+        let acked = owner.ack(vec![held.receipt]).await.remove(0);
+        if sys.still_waiting() {
+            assert!(at > 0, "nothing was tried");
+            break;
+        }
+        let calls = sys.calls();
+        let acks = usize::from(acked.is_ok()) + *others_acks.lock().unwrap();
+        assert_eq!(acks, 1, "at {at} of {calls:#?}");
+        if let Err(lost) = acked {
+            assert_eq!(lost.kind(), dfq::ErrorKind::AlreadyCompleted, "at {at} of {calls:#?}");
+        }
+    }
+}
+
+/// A push has found its id unused; before it comes to publish, the id lives and ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_life_that_ends_during_a_push_is_not_lived_again() {
+    let mut overtaken = 0;
+    for at in 0.. {
+        let place = Place::new();
+        let (slow, sys) = place.faulty(relaxed()).await;
+        let quick = place.queue_with(relaxed()).await;
+        sys.before_change(at, move || {
+            elsewhere(async move {
+                push(&*quick, "a").await;
+                let held = poll(&*quick).await;
+                ack_all(&*quick, held).await;
+            });
+        });
+        let pushed = slow.push(vec![task("a")]).await.remove(0).unwrap();
+        if sys.still_waiting() {
+            break;
+        }
+        overtaken += u32::from(matches!(pushed, Pushed::Finished(_, Outcome::Completed)));
+        let story = format!("{pushed:?} at {at} of {:#?}", sys.calls());
+        assert!(matches!(pushed, Pushed::Finished(..) | Pushed::Created(_)), "{story}");
+        assert!(poll(&*place.queue().await).await.is_empty(), "done twice: {story}");
+    }
+    assert!(overtaken > 0);
+}
