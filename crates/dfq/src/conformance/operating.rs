@@ -170,7 +170,7 @@ pub async fn looking_changes_nothing(provider: &dyn Provider) {
     assert_eq!(held.len(), 3, "peeking claimed nothing");
     assert!(queue.peek(10).await.unwrap().is_empty(), "held tasks cannot be claimed");
     assert!(matches!(state(&*queue, "a").await, TaskState::Leased { .. }));
-    assert_eq!(queue.check().await.unwrap(), []);
+    assert_eq!(queue.check(false).await.unwrap(), []);
 }
 
 /// Each task once, in its state.

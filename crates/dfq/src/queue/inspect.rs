@@ -3,12 +3,15 @@
 use super::core::Core;
 use super::judge::{self, Now, Verdict};
 use super::types::{PendingStates, Place};
-use super::{Detail, ListCursor, ListPage, OUTCOMES, Problem, Stats, TaskState, TaskView};
+use super::{Detail, ListCursor, ListPage, OUTCOMES, Stats, TaskState, TaskView};
 use crate::error::Result;
 use crate::format;
 use crate::layout::{self, Due, Shard};
-use crate::model::{Layout, Outcome, TaskId, TaskKey};
+use crate::model::{Outcome, TaskId, TaskKey};
 use crate::store::{EntryKind, Tree};
+
+/// The most tasks on one page of a listing.
+const LIST_PAGE: usize = 1000;
 
 impl<T: Tree> Core<T> {
     pub(super) async fn peek(&self, max: usize) -> Result<Vec<TaskView>> {
@@ -147,50 +150,59 @@ impl<T: Tree> Core<T> {
         }))
     }
 
-    /// One shard of one place at a time.
+    /// One shard of one place at a time, or as much of it as a page holds.
     pub(super) async fn list(&self, from: Option<ListCursor>) -> Result<ListPage> {
-        let shards = layout::shards(self.layout());
-        let start = ListCursor { place: Place::Pending, shard: shards[0] };
-        let here = from.unwrap_or(start);
-        let mut tasks = Vec::new();
-        match here.place {
-            Place::Pending => {
-                for key in self.keys_in(layout::PENDING, here.shard).await? {
-                    tasks.extend(self.view_pending(&key).await?);
-                }
-            }
-            Place::Scheduled => {
-                for due in self.due_folders().await? {
-                    for key in self.scheduled_keys(due).await? {
-                        tasks.extend(self.view_scheduled(due, &key).await?);
-                    }
-                }
-            }
-            Place::Completed | Place::Failed => {
-                let outcome = match here.place {
-                    Place::Completed => Outcome::Completed,
-                    _ => Outcome::Failed,
-                };
-                for key in self.keys_in(layout::outcome_dir(outcome), here.shard).await? {
-                    // A task with both records has completed, and is listed there.
-                    let view = self.view_finished(&key).await?;
-                    let here = |view: &TaskView| {
-                        (view.state == TaskState::Completed) == (outcome == Outcome::Completed)
-                    };
-                    tasks.extend(view.filter(here));
-                }
-            }
+        let ListCursor { place, shard, mut rest } =
+            from.unwrap_or_else(|| ListCursor::at(Place::Pending));
+        if rest.is_empty() {
+            rest = self.names_in(place, shard).await?;
         }
-        let next_shard = shards.get(usize::from(here.shard.number()) + 1).copied();
-        let next = match (here.place, next_shard) {
-            (Place::Scheduled, _) => Some((Place::Completed, shards[0])),
-            (place, Some(shard)) => Some((place, shard)),
-            (Place::Pending, None) => Some((Place::Scheduled, shards[0])),
-            (Place::Completed, None) => Some((Place::Failed, shards[0])),
+        let left = rest.split_off(rest.len().min(LIST_PAGE));
+        let mut tasks = Vec::with_capacity(rest.len());
+        for (key, due) in rest {
+            tasks.extend(match (place, due) {
+                (_, Some(due)) => self.view_scheduled(due, &key).await?,
+                (Place::Pending | Place::Scheduled, None) => self.view_pending(&key).await?,
+                // A task with both records has completed, and is listed there.
+                (Place::Completed | Place::Failed, None) => {
+                    let view = self.view_finished(&key).await?;
+                    let completed = place == Place::Completed;
+                    view.filter(|view| (view.state == TaskState::Completed) == completed)
+                }
+            });
+        }
+        if !left.is_empty() {
+            return Ok(ListPage { tasks, next: Some(ListCursor { place, shard, rest: left }) });
+        }
+        let shards = layout::shards(self.layout());
+        let next_shard = shards.get(usize::from(shard.number()) + 1).copied();
+        let next = match (place, next_shard) {
+            (Place::Pending, None) => Some(ListCursor::at(Place::Scheduled)),
+            (Place::Scheduled, _) => Some(ListCursor::at(Place::Completed)),
+            (Place::Completed, None) => Some(ListCursor::at(Place::Failed)),
             (Place::Failed, None) => None,
+            (place, Some(shard)) => Some(ListCursor { place, shard, rest: Vec::new() }),
         };
-        let next = next.map(|(place, shard)| ListCursor { place, shard });
         Ok(ListPage { tasks, next })
+    }
+
+    /// The tasks of a shard, or of all of `scheduled/`, with the time that those are due.
+    async fn names_in(&self, place: Place, shard: Shard) -> Result<Vec<(TaskKey, Option<Due>)>> {
+        let folder = match place {
+            Place::Pending => layout::PENDING,
+            Place::Completed => layout::outcome_dir(Outcome::Completed),
+            Place::Failed => layout::outcome_dir(Outcome::Failed),
+            Place::Scheduled => {
+                let mut names = Vec::new();
+                for due in self.due_folders().await? {
+                    let keys = self.scheduled_keys(due).await?;
+                    names.extend(keys.into_iter().map(|key| (key, Some(due))));
+                }
+                return Ok(names);
+            }
+        };
+        let keys = self.keys_in(folder, shard).await?;
+        Ok(keys.into_iter().map(|key| (key, None)).collect())
     }
 
     pub(super) async fn scheduled_keys(&self, due: Due) -> Result<Vec<TaskKey>> {
@@ -230,131 +242,6 @@ impl<T: Tree> Core<T> {
         stats.states = (detail == Detail::States).then_some(states);
         Ok(stats)
     }
-
-    pub(super) async fn check(&self) -> Result<Vec<Problem>> {
-        let mut problems = Vec::new();
-        let ours = [
-            layout::SETTINGS,
-            layout::PAUSED,
-            layout::UNLOCKED,
-            layout::PENDING,
-            layout::SCHEDULED,
-            "completed",
-            "failed",
-            layout::WORKERS,
-            layout::TMP,
-        ];
-        self.each_entry(".", |entry| {
-            if !ours.contains(&entry.name.as_str()) {
-                problem(&mut problems, &entry.name, "not a part of the queue");
-            }
-        })
-        .await?;
-        for place in [layout::PENDING, "completed", "failed"] {
-            if self.layout() == Layout::Sharded {
-                self.each_entry(place, |entry| {
-                    if Shard::parse(&entry.name).is_none() || entry.kind != EntryKind::Folder {
-                        problem(&mut problems, &format!("{place}/{}", entry.name), "not a shard");
-                    }
-                })
-                .await?;
-            }
-            for shard in layout::shards(self.layout()) {
-                self.check_shard(place, shard, &mut problems).await?;
-            }
-        }
-        Ok(problems)
-    }
-
-    async fn check_shard(
-        &self,
-        place: &str,
-        shard: Shard,
-        problems: &mut Vec<Problem>,
-    ) -> Result<()> {
-        let dir = layout::shard_dir(self.layout(), place, shard);
-        let mut keys = Vec::new();
-        let visited = self
-            .each_entry(&dir, |entry| {
-                let (key, wanted) = match place {
-                    layout::PENDING => (
-                        layout::parse_task_dir(self.layout(), shard, &entry.name),
-                        EntryKind::Folder,
-                    ),
-                    _ => (
-                        layout::parse_record_name(self.layout(), shard, &entry.name),
-                        EntryKind::File,
-                    ),
-                };
-                match key.filter(|_| entry.kind == wanted) {
-                    Some(key) => keys.push(key),
-                    None => problem(
-                        problems,
-                        &format!("{dir}/{}", entry.name),
-                        "does not belong here: no task that we named, or in the wrong folder",
-                    ),
-                }
-            })
-            .await;
-        if let Err(error) = visited {
-            problem(problems, &dir, &error.to_string());
-            return Ok(());
-        }
-        for key in keys {
-            if place == layout::PENDING {
-                self.check_task(&key, problems).await?;
-            } else {
-                let outcome =
-                    if place == "completed" { Outcome::Completed } else { Outcome::Failed };
-                let path = self.record_path(outcome, &key);
-                let Some(stored) = self.tree.read(&path).await? else { continue };
-                if let Err(error) = format::decode_record(&stored.bytes, outcome, &key) {
-                    problem(problems, &path, &format!("cannot be read: {error}"));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn check_task(&self, key: &TaskKey, problems: &mut Vec<Problem>) -> Result<()> {
-        let dir = self.task_dir(key);
-        let slot = match self.tree.open(&dir).await {
-            Ok(Some(slot)) => slot,
-            Ok(None) => return Ok(()),
-            Err(error) => {
-                problem(problems, &dir, &error.to_string());
-                return Ok(());
-            }
-        };
-        let look = match self.tree.look(&slot, 0, &self.record_paths(key)).await {
-            Ok(look) => look,
-            Err(error) => {
-                problem(problems, &dir, &error.to_string());
-                return Ok(());
-            }
-        };
-        match &look.task {
-            None => problem(problems, &dir, "has no task.json; the next worker removes it"),
-            Some(_) if look.finished => {
-                problem(problems, &dir, "has finished; the next worker removes it");
-            }
-            Some(task) => {
-                if let Err(error) = format::decode_task(&task.bytes, key) {
-                    let what = format!("{error}; the next worker sets it aside in failed/");
-                    problem(problems, &format!("{dir}/{}", layout::TASK), &what);
-                }
-            }
-        }
-        for seen in self.history(&slot).await?.iter().filter(|seen| seen.lease.is_none()) {
-            let path = format!("{dir}/{}", layout::lease_name(seen.attempt));
-            problem(problems, &path, "cannot be read; it is judged by its age");
-        }
-        Ok(())
-    }
-}
-
-fn problem(problems: &mut Vec<Problem>, path: &str, what: &str) {
-    problems.push(Problem { path: path.to_owned(), what: what.to_owned() });
 }
 
 impl PendingStates {

@@ -23,6 +23,7 @@
 //! candidates without listing everything, `drafts` makes leases to be put into many tasks; `claim`,
 //! `hold`, `finish`, `push`, `schedule` and `operate` are the verbs.
 
+mod check;
 mod claim;
 mod core;
 mod discover;
@@ -43,9 +44,9 @@ use async_trait::async_trait;
 
 pub use self::core::{OpenOptions, TreeQueue};
 pub use types::{
-    Capabilities, Delivery, Detail, Idle, ListCursor, ListPage, Nack, Nacked, PendingStates,
-    PollRequest, Polled, Problem, Purge, Purged, Pushed, Release, Stats, TaskState, TaskView,
-    Unlocked, WorkerRecord,
+    Capabilities, Delivery, Detail, Earlier, Idle, ListCursor, ListPage, Nack, Nacked,
+    PendingStates, Place, PollRequest, Polled, Problem, Purge, Purged, Pushed, Release, Stats,
+    TaskState, TaskView, Unlocked, WorkerRecord,
 };
 
 use crate::error::Result;
@@ -113,8 +114,9 @@ pub trait Queue: Send + Sync {
     async fn list(&self, from: Option<ListCursor>) -> Result<ListPage>;
     /// Counts tasks.
     async fn stats(&self, detail: Detail) -> Result<Stats>;
-    /// Looks for everything in the tree that should not be there. Changes nothing.
-    async fn check(&self) -> Result<Vec<Problem>>;
+    /// Looks for everything in the tree that should not be there. With `repair`, mends what can be
+    /// mended without a guess; otherwise changes nothing.
+    async fn check(&self, repair: bool) -> Result<Vec<Problem>>;
 
     /// Writes this worker's own record, for others to see.
     async fn put_worker(&self, record: WorkerRecord) -> Result<()>;

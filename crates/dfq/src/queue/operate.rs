@@ -71,7 +71,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// Cancels the task in this folder; `None` if there is none.
-    async fn cancel_at(
+    pub(super) async fn cancel_at(
         &self,
         key: &TaskKey,
         dir: &str,
@@ -358,7 +358,7 @@ impl<T: Tree> Core<T> {
         Ok(stamp.and_then(|nanos| Timestamp::from_nanosecond(i128::from(nanos)).ok()))
     }
 
-    async fn purge_leftovers(&self, now: Timestamp, dry_run: bool) -> Result<u64> {
+    pub(super) async fn purge_leftovers(&self, now: Timestamp, dry_run: bool) -> Result<u64> {
         let older = |modified: Timestamp, age| now.duration_since(modified) > signed(age);
         let mut removed = 0;
         let mut staged = Vec::new();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::layout::Shard;
+use crate::layout::{Due, Shard};
 use crate::model::{AttemptSummary, Outcome, Payload, Receipt, TaskId, TaskKey, TaskMeta};
 
 /// What a provider can do beyond push, poll, ack, nack and heartbeat.
@@ -82,6 +82,8 @@ pub struct Delivery {
     pub meta: TaskMeta,
     /// Which attempt at this life this is.
     pub attempt: u32,
+    /// How the attempts before it ended.
+    pub earlier: Earlier,
     /// Greater than that of any earlier attempt at this id, as long as its records are kept: for
     /// stores that can refuse a stale one.
     pub fence: u64,
@@ -96,6 +98,17 @@ impl Delivery {
     pub fn id(&self) -> &TaskId {
         self.key.id()
     }
+}
+
+/// How the earlier attempts at a task ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Earlier {
+    /// The handler failed.
+    pub failed: u32,
+    /// The lease ran out.
+    pub lost: u32,
+    /// The task was given back.
+    pub released: u32,
 }
 
 /// What a poll found.
@@ -261,14 +274,32 @@ pub struct TaskView {
 pub struct ListCursor {
     pub(crate) place: Place,
     pub(crate) shard: Shard,
+    /// What is left of a folder that did not fit on one page.
+    pub(crate) rest: Vec<(TaskKey, Option<Due>)>,
+}
+
+impl ListCursor {
+    /// From the beginning of a place on.
+    pub fn at(place: Place) -> Self {
+        Self { place, shard: Shard::FIRST, rest: Vec::new() }
+    }
+
+    /// The place that comes next.
+    pub fn place(&self) -> Place {
+        self.place
+    }
 }
 
 /// The places where tasks are, in the order in which they are listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Ready, leased, stale or in backoff; also those that cannot be read.
     Pending,
+    /// Not due yet.
     Scheduled,
+    /// Done.
     Completed,
+    /// Given up.
     Failed,
 }
 
@@ -332,6 +363,8 @@ pub struct Problem {
     pub path: String,
     /// What, and what to do about it.
     pub what: String,
+    /// It is in order now.
+    pub mended: bool,
 }
 
 /// A worker as others see it.
