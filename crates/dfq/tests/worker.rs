@@ -419,3 +419,32 @@ async fn a_worker_may_give_up_sooner_than_its_queue() {
     let report = Worker::new(queue, handler).until(Until::Drained).run().await.unwrap();
     assert_eq!(report, Report { failed: 1, ..Report::default() });
 }
+
+#[tokio::test]
+async fn a_cancelled_handler_may_tidy_up_before_its_task_is_given_back() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "long").await;
+    let tidied = Arc::new(AtomicUsize::new(0));
+    let (seen, onlooker) = (Arc::clone(&tidied), queue.clone());
+    let handler = move |job: Job| {
+        let (tidied, onlooker) = (tidied.clone(), onlooker.clone());
+        async move {
+            job.cancelled().await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let state = onlooker.get(id("long")).await.unwrap().unwrap().state;
+            assert!(matches!(state, TaskState::Leased { .. }), "{state:?}");
+            tidied.fetch_add(1, Ordering::SeqCst);
+            Verdict::Release { reason: Some("stopped".into()), delay: None }
+        }
+    };
+    let worker = Worker::new(queue.clone(), handler).cleanup(Duration::from_secs(30));
+    let stopper = worker.stopper();
+    let running = tokio::spawn(worker.run());
+    while queue.stats(dfq::queue::Detail::States).await.unwrap().states.unwrap().leased == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    stopper.stop_now();
+    assert_eq!(running.await.unwrap().unwrap().released, 1);
+    assert_eq!(seen.load(Ordering::SeqCst), 1);
+}

@@ -13,7 +13,7 @@ use super::drafts::Drafts;
 use super::hold::Held;
 use super::store_clock::StoreClock;
 use super::{
-    Answers, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, PollRequest, Polled,
+    Answers, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, Paused, PollRequest, Polled,
     Problem, Purge, Purged, Pushed, Queue, Release, Stats, TaskView, Unlocked, WorkerRecord,
 };
 use crate::clock::{Env, lock};
@@ -351,8 +351,16 @@ impl<T: Tree> Queue for TreeQueue<T> {
         self.run(|core| async move { core.resume().await }).await
     }
 
+    async fn paused(&self) -> Result<Option<Paused>> {
+        self.run(|core| async move { core.paused().await }).await
+    }
+
     async fn purge(&self, purge: Purge) -> Result<Purged> {
         self.run(|core| async move { core.purge(purge).await }).await
+    }
+
+    async fn now(&self) -> Timestamp {
+        self.run(|core| async move { core.now_for_onlookers().await }).await
     }
 
     async fn peek(&self, max: usize) -> Result<Vec<TaskView>> {

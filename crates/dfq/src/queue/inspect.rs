@@ -1,5 +1,8 @@
 //! Looking, without changing any task.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use super::core::Core;
 use super::judge::{self, Now, Verdict};
 use super::types::{PendingStates, Place};
@@ -152,27 +155,34 @@ impl<T: Tree> Core<T> {
 
     /// One shard of one place at a time, or as much of it as a page holds.
     pub(super) async fn list(&self, from: Option<ListCursor>) -> Result<ListPage> {
-        let ListCursor { place, shard, mut rest } =
+        let ListCursor { place, shard, mut rest, mut scheduled } =
             from.unwrap_or_else(|| ListCursor::at(Place::Pending));
         if rest.is_empty() {
             rest = self.names_in(place, shard).await?;
         }
         let left = rest.split_off(rest.len().min(LIST_PAGE));
-        let mut tasks = Vec::with_capacity(rest.len());
+        if place == Place::Failed && scheduled.is_none() && !rest.is_empty() {
+            scheduled = Some(Arc::new(self.scheduled_lives().await?));
+        }
+        let (mut tasks, none) = (Vec::with_capacity(rest.len()), HashSet::new());
         for (key, due) in rest {
             tasks.extend(match (place, due) {
                 (_, Some(due)) => self.view_scheduled(due, &key).await?,
                 (Place::Pending | Place::Scheduled, None) => self.view_pending(&key).await?,
-                // A task with both records has completed, and is listed there.
-                (Place::Completed | Place::Failed, None) => {
+                (Place::Completed, None) => self.view_finished(&key).await?,
+                (Place::Failed, None) => {
+                    if self.lives_again(&key, scheduled.as_deref().unwrap_or(&none)).await? {
+                        continue;
+                    }
+                    // A task with both records has completed, and is listed there.
                     let view = self.view_finished(&key).await?;
-                    let completed = place == Place::Completed;
-                    view.filter(|view| (view.state == TaskState::Completed) == completed)
+                    view.filter(|view| view.state == TaskState::Failed)
                 }
             });
         }
         if !left.is_empty() {
-            return Ok(ListPage { tasks, next: Some(ListCursor { place, shard, rest: left }) });
+            let next = Some(ListCursor { place, shard, rest: left, scheduled });
+            return Ok(ListPage { tasks, next });
         }
         let shards = layout::shards(self.layout());
         let next_shard = shards.get(usize::from(shard.number()) + 1).copied();
@@ -181,7 +191,7 @@ impl<T: Tree> Core<T> {
             (Place::Scheduled, _) => Some(ListCursor::at(Place::Completed)),
             (Place::Completed, None) => Some(ListCursor::at(Place::Failed)),
             (Place::Failed, None) => None,
-            (place, Some(shard)) => Some(ListCursor { place, shard, rest: Vec::new() }),
+            (place, Some(shard)) => Some(ListCursor { place, shard, rest: Vec::new(), scheduled }),
         };
         Ok(ListPage { tasks, next })
     }
@@ -217,9 +227,20 @@ impl<T: Tree> Core<T> {
         let mut stats =
             Stats { paused: self.tree.read(layout::PAUSED).await?.is_some(), ..Stats::default() };
         let mut states = PendingStates::default();
+        let mut scheduled = HashSet::new();
+        for due in self.due_folders().await? {
+            let keys = self.scheduled_keys(due).await?;
+            stats.scheduled += keys.len() as u64;
+            scheduled.extend(keys.into_iter().filter(|key| key.generation() > 1));
+        }
         for shard in layout::shards(self.layout()) {
             let pending = self.keys_in(layout::PENDING, shard).await?;
+            let [completed, failed] =
+                OUTCOMES.map(|outcome| self.keys_in(layout::outcome_dir(outcome), shard));
+            let (completed, failed) = (completed.await?, failed.await?);
             stats.pending += pending.len() as u64;
+            stats.completed += completed.len() as u64;
+            stats.failed += count_given_up(&failed, &pending, &completed, &scheduled);
             if detail == Detail::States {
                 for key in pending {
                     match self.view_pending(&key).await? {
@@ -228,20 +249,32 @@ impl<T: Tree> Core<T> {
                     }
                 }
             }
-            for outcome in OUTCOMES {
-                let count = self.keys_in(layout::outcome_dir(outcome), shard).await?.len() as u64;
-                match outcome {
-                    Outcome::Completed => stats.completed += count,
-                    Outcome::Failed => stats.failed += count,
-                }
-            }
-        }
-        for due in self.due_folders().await? {
-            stats.scheduled += self.scheduled_keys(due).await?.len() as u64;
         }
         stats.states = (detail == Detail::States).then_some(states);
         Ok(stats)
     }
+}
+
+/// How many failed records are a task's last word: it has neither completed after all, nor lived again.
+/// All lives of an id lie in one shard.
+fn count_given_up(
+    failed: &[TaskKey],
+    pending: &[TaskKey],
+    completed: &[TaskKey],
+    scheduled: &HashSet<TaskKey>,
+) -> u64 {
+    if failed.is_empty() {
+        return 0;
+    }
+    let lives = pending.iter().chain(completed).chain(failed);
+    let later: HashSet<&TaskKey> =
+        lives.chain(scheduled).filter(|key| key.generation() > 1).collect();
+    let completed: HashSet<&TaskKey> = completed.iter().collect();
+    let lives_again = |key: &TaskKey| {
+        let next = TaskKey::new(key.id().clone(), key.generation() + 1);
+        !key.is_verbatim() && later.contains(&next)
+    };
+    failed.iter().filter(|key| !completed.contains(key) && !lives_again(key)).count() as u64
 }
 
 impl PendingStates {

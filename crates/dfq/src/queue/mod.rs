@@ -41,10 +41,11 @@ mod types;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 
 pub use self::core::{OpenOptions, TreeQueue};
 pub use types::{
-    Capabilities, Delivery, Detail, Earlier, Idle, ListCursor, ListPage, Nack, Nacked,
+    Capabilities, Delivery, Detail, Earlier, Idle, ListCursor, ListPage, Nack, Nacked, Paused,
     PendingStates, Place, PollRequest, Polled, Problem, Purge, Purged, Pushed, Release, Stats,
     TaskState, TaskView, Unlocked, WorkerRecord,
 };
@@ -103,9 +104,14 @@ pub trait Queue: Send + Sync {
     async fn pause(&self, reason: Option<String>) -> Result<()>;
     /// Undoes [`Queue::pause`].
     async fn resume(&self) -> Result<()>;
+    /// Who paused the queue, when and why, if it is paused.
+    async fn paused(&self) -> Result<Option<Paused>>;
     /// Removes finished records that are old enough.
     async fn purge(&self, purge: Purge) -> Result<Purged>;
 
+    /// What the store's clock shows, by which leases and workers are judged; if one may not write
+    /// there, this machine's.
+    async fn now(&self) -> Timestamp;
     /// Shows up to `max` tasks that could be claimed now, and claims none.
     async fn peek(&self, max: usize) -> Result<Vec<TaskView>>;
     /// Shows one task in whatever state it is.

@@ -1,5 +1,7 @@
 //! What the queue's verbs take and give.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -276,12 +278,14 @@ pub struct ListCursor {
     pub(crate) shard: Shard,
     /// What is left of a folder that did not fit on one page.
     pub(crate) rest: Vec<(TaskKey, Option<Due>)>,
+    /// Later lives that are scheduled, once they were looked for: those before them are history.
+    pub(crate) scheduled: Option<Arc<HashSet<TaskKey>>>,
 }
 
 impl ListCursor {
     /// From the beginning of a place on.
     pub fn at(place: Place) -> Self {
-        Self { place, shard: Shard::FIRST, rest: Vec::new() }
+        Self { place, shard: Shard::FIRST, rest: Vec::new(), scheduled: None }
     }
 
     /// The place that comes next.
@@ -299,7 +303,7 @@ pub enum Place {
     Scheduled,
     /// Done.
     Completed,
-    /// Given up.
+    /// Given up, and not tried again since: what lives again, or has, is history.
     Failed,
 }
 
@@ -331,7 +335,7 @@ pub struct Stats {
     pub scheduled: u64,
     /// Done.
     pub completed: u64,
-    /// Given up.
+    /// Given up, and not tried again since.
     pub failed: u64,
     /// Polls answer nothing.
     pub paused: bool,
@@ -354,6 +358,18 @@ pub struct PendingStates {
     pub damaged: u64,
     /// The oldest push among them.
     pub oldest: Option<Timestamp>,
+}
+
+/// A pause, as far as its mark can be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Paused {
+    /// The handle that paused the queue.
+    pub by: Option<String>,
+    /// When, by the clock of its machine.
+    pub at: Option<Timestamp>,
+    /// Why.
+    pub reason: Option<String>,
 }
 
 /// Something in the tree that should not be there.

@@ -188,6 +188,7 @@ pub struct Worker {
     concurrency: usize,
     request: PollRequest,
     grace: Duration,
+    cleanup: Duration,
     until: Until,
     limit: u64,
     stopper: Stopper,
@@ -213,6 +214,7 @@ impl Worker {
             concurrency: 1,
             request: PollRequest::default(),
             grace: Duration::from_secs(20),
+            cleanup: Duration::ZERO,
             until: Until::Stopped,
             limit: u64::MAX,
             stopper: Stopper::default(),
@@ -265,6 +267,14 @@ impl Worker {
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
+        self
+    }
+
+    /// How long a handler that was cancelled may go on to tidy up, such as to stop a child process,
+    /// before it is dropped. Its task is given back only then. At once by default.
+    #[must_use]
+    pub fn cleanup(mut self, cleanup: Duration) -> Self {
+        self.cleanup = cleanup;
         self
     }
 

@@ -150,14 +150,21 @@ impl<'a> Shift<'a> {
         let owner = Arc::clone(&self.worker.queues[queue]);
         let job = Job { delivery, queue: owner, cancelled: cancelled.clone() };
         let handler = Arc::clone(&self.worker.handler);
+        let (env, cleanup) = (self.worker.env.clone(), self.worker.cleanup);
         let task = self.jobs.spawn(async move {
             // In here from the first line on, so that a handler that panics takes nobody with it.
             let handled = handler(job);
+            let overdue = async {
+                cancelled.cancelled().await;
+                if !cleanup.is_zero() {
+                    env.clock().sleep(cleanup).await;
+                }
+            };
             // Dropping the handler is what cancels it; the token is for those who cannot be dropped.
             tokio::select! {
                 biased;
                 verdict = handled => verdict,
-                () = cancelled.cancelled() => Verdict::Release { reason: None, delay: None },
+                () = overdue => Verdict::Release { reason: None, delay: None },
             }
         });
         self.running.add(task.id(), queue, receipt);
@@ -203,7 +210,7 @@ impl<'a> Shift<'a> {
 
     /// Lets handlers finish, then gives back what is left.
     pub(super) async fn wind_down(&mut self) {
-        let Worker { env, stopper, grace, .. } = self.worker;
+        let Worker { env, stopper, grace, cleanup, .. } = self.worker;
         let over = env.clock().sleep(*grace);
         tokio::pin!(over);
         while !self.running.is_empty() {
@@ -221,7 +228,7 @@ impl<'a> Shift<'a> {
         }
         self.heart.cancel_all();
         // Handlers are dropped at their next await; one that never comes to it must not keep its task.
-        let patience = env.clock().sleep(Duration::from_secs(1));
+        let patience = env.clock().sleep(*cleanup + Duration::from_secs(1));
         tokio::pin!(patience);
         while !self.jobs.is_empty() {
             tokio::select! {
