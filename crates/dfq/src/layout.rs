@@ -51,6 +51,8 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 pub(crate) struct Shard(u8);
 
 impl Shard {
+    pub(crate) const FIRST: Self = Self(0);
+
     /// Its number.
     pub(crate) fn number(self) -> u8 {
         self.0
@@ -240,6 +242,13 @@ pub(crate) fn encoded_len(id: &str) -> usize {
 /// Stands for itself in a name, as nearly every id does.
 fn is_all_plain(text: &str) -> bool {
     text.bytes().enumerate().all(|(i, byte)| is_plain(byte, i == 0))
+}
+
+/// A campaign's or queue's name as one part of a path, which it cannot leave.
+pub(crate) fn encode_segment(name: &str) -> String {
+    let mut segment = String::with_capacity(name.len());
+    encode(&mut segment, name);
+    segment
 }
 
 fn encode(out: &mut String, text: &str) {

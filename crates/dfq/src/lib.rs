@@ -32,6 +32,7 @@
 //! ```
 
 pub mod clock;
+pub mod config;
 #[cfg(feature = "conformance")]
 #[allow(clippy::unwrap_used, clippy::expect_used, reason = "a suite of tests")]
 pub mod conformance;

@@ -33,7 +33,7 @@ async fn a_damaged_task_is_set_aside_bytes_and_all() {
         push(&*queue, "a").await;
         push(&*queue, "fine").await;
         place.write(&format!("{A}/task.json"), damage);
-        let reported = queue.check().await.unwrap();
+        let reported = queue.check(false).await.unwrap();
         assert!(reported.iter().any(|problem| problem.path.contains(A)), "{reported:?}");
         assert_eq!(queue.get(id("a")).await.unwrap().unwrap().state, TaskState::Damaged);
         let held = poll(&*queue).await;
@@ -55,7 +55,7 @@ async fn a_damaged_task_is_set_aside_bytes_and_all() {
         assert_eq!(kept, damage);
         let retried = queue.retry(vec![id("a")]).await.remove(0);
         assert_eq!(retried.unwrap_err().kind(), ErrorKind::Invalid);
-        assert_eq!(queue.check().await.unwrap(), []);
+        assert_eq!(queue.check(false).await.unwrap(), []);
     }
 }
 
@@ -100,7 +100,7 @@ async fn a_folder_that_differs_in_case_is_left_alone() {
     assert_eq!(held[0].id().as_str(), "abc");
     ack_all(&*queue, held).await;
     assert!(place.exists("pending/ba/ABC/task.json") && place.exists("pending/ba/ABC/lease.json"));
-    let reported = queue.check().await.unwrap();
+    let reported = queue.check(false).await.unwrap();
     assert_eq!(reported.len(), 1);
     assert_eq!(reported[0].path, "pending/ba/ABC");
 }
@@ -166,7 +166,7 @@ async fn links_and_files_where_folders_should_be_are_not_followed() {
     let held = poll(&*queue).await;
     assert_eq!(held.len(), 1);
     ack_all(&*queue, held).await;
-    let reported = queue.check().await.unwrap();
+    let reported = queue.check(false).await.unwrap();
     assert!(reported.iter().any(|problem| problem.path == "pending/ca"), "{reported:?}");
 
     std::fs::remove_file(place.path("q/pending/ca")).unwrap();
@@ -201,7 +201,7 @@ async fn a_task_file_that_is_no_file_is_left_alone() {
         ack_all(&*queue, held).await;
         assert!(poll(&*queue).await.is_empty());
         assert!(place.exists(&format!("{A}/task.json")));
-        let reported = queue.check().await.unwrap();
+        let reported = queue.check(false).await.unwrap();
         assert!(reported.iter().any(|problem| problem.path.starts_with(A)), "{reported:?}");
     }
 }
@@ -232,7 +232,7 @@ async fn foreign_files_stay() {
         assert_eq!(place.read(path), "mine");
     }
     assert!(!place.exists(&format!("{A}/task.json")));
-    assert!(queue.check().await.unwrap().len() >= 4);
+    assert!(queue.check(false).await.unwrap().len() >= 4);
     // The name of the finished task is not free again because somebody's notes are in its folder.
     let again = queue.push(vec![task("a")]).await.remove(0).unwrap();
     assert!(matches!(again, Pushed::Finished(..)), "{again:?}");
@@ -315,4 +315,63 @@ async fn a_lease_missing_below_a_live_one_ends_in_one_completion() {
     assert!(poll(&*place.queue().await).await.is_empty(), "the second attempt is judged");
     ack_all(&*owner, vec![second]).await;
     assert!(place.exists("completed/ca/a.json") && !place.exists(A));
+}
+
+fn flat() -> Settings {
+    Settings { layout: dfq::model::Layout::Flat, ..Settings::default() }
+}
+
+#[tokio::test]
+async fn a_repair_mends_what_a_worker_would_and_touches_nothing_else() {
+    let place = Place::new();
+    let queue = place.queue_with(flat()).await;
+    for name in ["good", "garbage", "gone", "done"] {
+        push(&*queue, name).await;
+    }
+    let dir = |name: &str| format!("pending/{name}");
+    place.write(&format!("{}/task.json", dir("garbage")), "{ half");
+    std::fs::remove_file(place.path("q").join(dir("gone")).join("task.json")).unwrap();
+    place.write("completed/done.json", "{}");
+    place.write("notes.txt", "mine");
+
+    let found = queue.check(false).await.unwrap();
+    assert_eq!(found.len(), 4, "{found:?}");
+    assert!(found.iter().all(|problem| !problem.mended));
+    assert!(place.exists(&dir("gone")) && place.exists(&dir("done")), "a check changes nothing");
+
+    let mended = queue.check(true).await.unwrap();
+    let left: Vec<_> = mended.iter().filter(|problem| !problem.mended).collect();
+    assert_eq!((mended.len(), left.len(), left[0].path.as_str()), (4, 1, "notes.txt"));
+    assert_eq!(queue.check(false).await.unwrap().len(), 1);
+    assert_eq!(place.read("notes.txt"), "mine");
+    let garbage = queue.get(id("garbage")).await.unwrap().unwrap();
+    assert_eq!(garbage.state, dfq::queue::TaskState::Failed);
+    let kept = place.read("failed/garbage.json");
+    assert!(kept.contains("half"), "the bytes are kept");
+    assert_eq!(poll(&*queue).await.len(), 1);
+}
+
+#[tokio::test]
+async fn listings_come_in_pages_and_start_where_asked() {
+    use dfq::queue::{ListCursor, Place as At};
+    let place = Place::new();
+    let queue = place.queue_with(flat()).await;
+    let tasks = (0..2500).map(|n| dfq::NewTask::from_json(&format!(r#"{{"id":"t{n}"}}"#)).unwrap());
+    for answer in queue.push(tasks.collect()).await {
+        answer.unwrap();
+    }
+    ack_all(&*queue, queue.poll(PollRequest::new(3)).await.unwrap().deliveries).await;
+    let (mut cursor, mut sizes, mut names) = (None, Vec::new(), std::collections::HashSet::new());
+    loop {
+        let page = queue.list(cursor).await.unwrap();
+        sizes.push(page.tasks.len());
+        names.extend(page.tasks.into_iter().map(|view| view.key));
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!((sizes, names.len()), (vec![1000, 1000, 497, 0, 3, 0], 2500));
+    let page = queue.list(Some(ListCursor::at(At::Completed))).await.unwrap();
+    assert_eq!((page.tasks.len(), page.next.unwrap().place()), (3, At::Failed));
 }

@@ -26,7 +26,7 @@ struct InMemory {
 impl Provider for InMemory {
     async fn worker(&self, settings: &Settings) -> Arc<dyn Queue> {
         let create = Some(settings.clone());
-        let options = OpenOptions { env: self.env.clone(), create, worker_id: None };
+        let options = OpenOptions { env: self.env.clone(), create, ..OpenOptions::default() };
         Arc::new(TreeQueue::open(self.store.clone(), options).await.unwrap())
     }
 

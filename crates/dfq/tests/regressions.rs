@@ -226,7 +226,7 @@ async fn a_clock_that_jumps_takes_nothing_from_a_living_worker() {
         let env = Env::new(Arc::new(clock.clone()), Arc::new(SeededChance::new(1)));
         let store = Memory::new(env.clone());
         let settings = Settings { lease: Duration::from_secs(60), ..Settings::default() };
-        let options = OpenOptions { env, create: Some(settings), worker_id: None };
+        let options = OpenOptions { env, create: Some(settings), ..OpenOptions::default() };
         let owner = TreeQueue::open(store.clone(), options.clone()).await.unwrap();
         let other = TreeQueue::open(store, options).await.unwrap();
         push(&owner, "a").await;

@@ -72,7 +72,7 @@ async fn a_tree_of_format_1_is_read() {
     let queue = dfq::open(place.path("q"), OpenOptions::existing()).await.unwrap();
     let stats = queue.stats(Detail::States).await.unwrap();
     assert_eq!((stats.pending, stats.scheduled, stats.completed, stats.failed), (5, 1, 2, 2));
-    assert_eq!(queue.check().await.unwrap(), []);
+    assert_eq!(queue.check(false).await.unwrap(), []);
     for (name, state) in [
         ("ready", "ready"),
         ("leased", "stale"),

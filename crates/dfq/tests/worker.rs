@@ -310,3 +310,141 @@ async fn a_poll_that_may_not_write_says_so() {
     let refused = queue.poll(dfq::PollRequest::new(1)).await.unwrap_err();
     assert_eq!(refused.kind(), dfq::ErrorKind::Denied, "{refused}");
 }
+
+#[tokio::test]
+async fn queues_are_worked_on_in_the_order_given() {
+    let (first, second) = (Place::new(), Place::new());
+    let (urgent, other) = (first.queue().await, second.queue().await);
+    for n in 0..20 {
+        push(&*other, &format!("other{n}")).await;
+        push(&*urgent, &format!("urgent{n}")).await;
+    }
+    let done = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&done);
+    let handler = move |job: Job| {
+        seen.lock().unwrap().push((job.queue.address().to_owned(), job.delivery.id().to_string()));
+        async { Verdict::Ack }
+    };
+    let worker = Worker::new(urgent.clone(), handler).then(other.clone()).until(Until::Drained);
+    assert_eq!(worker.run().await.unwrap().completed, 40);
+    let done = done.lock().unwrap().clone();
+    assert!(done[..20].iter().all(|(at, id)| at == urgent.address() && id.starts_with("urgent")));
+    assert!(done[20..].iter().all(|(at, id)| at == other.address() && id.starts_with("other")));
+    for queue in [urgent, other] {
+        assert_eq!(queue.stats(dfq::queue::Detail::Counts).await.unwrap().completed, 20);
+        assert_eq!(queue.workers().await.unwrap().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn leases_of_the_second_queue_are_kept_too() {
+    let (first, second) = (Place::new(), Place::new());
+    let (idle, busy) = (first.queue_with(settings()).await, second.queue_with(settings()).await);
+    push(&*busy, "long").await;
+    let handler = |_: Job| async {
+        tokio::time::sleep(LEASE * 2).await;
+        Verdict::Ack
+    };
+    let worker = Worker::new(idle, handler).then(busy).until(Until::Drained);
+    assert_eq!(worker.run().await.unwrap(), Report { completed: 1, ..Report::default() });
+}
+
+#[tokio::test]
+async fn a_limit_is_a_limit() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    for n in 0..10 {
+        push(&*queue, &format!("t{n}")).await;
+    }
+    for until in [Until::Stopped, Until::Drained, Until::Idle] {
+        let worker = Worker::new(queue.clone(), ack).concurrency(2).limit(3).until(until);
+        assert_eq!(worker.run().await.unwrap().completed, 3, "{until:?}");
+    }
+    assert_eq!(queue.stats(dfq::queue::Detail::Counts).await.unwrap().pending, 1);
+}
+
+#[tokio::test]
+async fn an_observer_hears_what_became_of_each_task() {
+    use dfq::worker::Became;
+    let place = Place::new();
+    let queue = place.queue_with(Settings { max_attempts: 2, ..settings() }).await;
+    for name in ["ack", "fail", "retry", "release"] {
+        push(&*queue, name).await;
+    }
+    let heard = Arc::new(std::sync::Mutex::new(std::collections::BTreeMap::new()));
+    let notes = Arc::clone(&heard);
+    let handler = |job: Job| async move {
+        assert_eq!(job.delivery.earlier, dfq::queue::Earlier::default());
+        match job.delivery.id().as_str() {
+            "ack" => Verdict::Ack,
+            "fail" => Verdict::Fail { reason: "no".into() },
+            "retry" => Verdict::Retry { error: "no".into(), delay: Some(LEASE) },
+            _ => Verdict::Release { reason: None, delay: Some(LEASE) },
+        }
+    };
+    let worker = Worker::new(queue.clone(), handler).until(Until::Idle).observe(move |settled| {
+        notes.lock().unwrap().insert(settled.receipt.key().to_string(), settled.became);
+    });
+    worker.run().await.unwrap();
+    let heard: Vec<_> = heard.lock().unwrap().clone().into_iter().collect();
+    let expected = [
+        ("ack".to_owned(), Became::Completed),
+        ("fail".to_owned(), Became::Failed),
+        ("release".to_owned(), Became::Released),
+        ("retry".to_owned(), Became::Retried(LEASE)),
+    ];
+    assert_eq!(heard, expected);
+    let handler = |job: Job| async move {
+        let earlier = job.delivery.earlier;
+        match job.delivery.id().as_str() {
+            "retry" => assert_eq!((earlier.failed, earlier.released), (1, 0)),
+            _ => assert_eq!((earlier.failed, earlier.released), (0, 1)),
+        }
+    };
+    let handler = move |job| async move {
+        handler(job).await;
+        Verdict::Ack
+    };
+    let report = Worker::new(queue, handler).until(Until::Drained).run().await.unwrap();
+    assert_eq!(report.completed, 2);
+}
+
+#[tokio::test]
+async fn a_worker_may_give_up_sooner_than_its_queue() {
+    let place = Place::new();
+    push(&*place.queue().await, "hard").await;
+    let options = dfq::OpenOptions { max_attempts: Some(1), ..dfq::OpenOptions::existing() };
+    let queue = dfq::open(place.path("q"), options).await.unwrap();
+    let handler = |_: Job| async { Err::<(), _>("no luck") };
+    let report = Worker::new(queue, handler).until(Until::Drained).run().await.unwrap();
+    assert_eq!(report, Report { failed: 1, ..Report::default() });
+}
+
+#[tokio::test]
+async fn a_cancelled_handler_may_tidy_up_before_its_task_is_given_back() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "long").await;
+    let tidied = Arc::new(AtomicUsize::new(0));
+    let (seen, onlooker) = (Arc::clone(&tidied), queue.clone());
+    let handler = move |job: Job| {
+        let (tidied, onlooker) = (tidied.clone(), onlooker.clone());
+        async move {
+            job.cancelled().await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let state = onlooker.get(id("long")).await.unwrap().unwrap().state;
+            assert!(matches!(state, TaskState::Leased { .. }), "{state:?}");
+            tidied.fetch_add(1, Ordering::SeqCst);
+            Verdict::Release { reason: Some("stopped".into()), delay: None }
+        }
+    };
+    let worker = Worker::new(queue.clone(), handler).cleanup(Duration::from_secs(30));
+    let stopper = worker.stopper();
+    let running = tokio::spawn(worker.run());
+    while queue.stats(dfq::queue::Detail::States).await.unwrap().states.unwrap().leased == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    stopper.stop_now();
+    assert_eq!(running.await.unwrap().unwrap().released, 1);
+    assert_eq!(seen.load(Ordering::SeqCst), 1);
+}

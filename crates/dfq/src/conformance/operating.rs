@@ -6,7 +6,8 @@ use super::{Provider, ack, assert_too_late, claim, id, kind, one, poll, push, se
 use crate::error::ErrorKind;
 use crate::model::{Outcome, TaskKey};
 use crate::queue::{
-    Detail, Nack, PollRequest, Purge, Pushed, Queue, TaskState, TaskView, Unlocked, WorkerRecord,
+    Detail, ListCursor, Nack, Place, PollRequest, Purge, Pushed, Queue, TaskState, TaskView,
+    Unlocked, WorkerRecord,
 };
 
 async fn state(queue: &dyn Queue, name: &str) -> TaskState {
@@ -84,6 +85,18 @@ pub async fn unlock_ends_a_backoff(provider: &dyn Provider) {
     assert_eq!(poll(&*bob, 1).await.len(), 1);
 }
 
+/// Failed tasks, as counted and as listed.
+async fn given_up(queue: &dyn Queue) -> (u64, usize) {
+    let counted = queue.stats(Detail::Counts).await.unwrap().failed;
+    let (mut listed, mut cursor) = (0, Some(ListCursor::at(Place::Failed)));
+    while let Some(from) = cursor {
+        let page = queue.list(Some(from)).await.unwrap();
+        listed += page.tasks.len();
+        cursor = page.next;
+    }
+    (counted, listed)
+}
+
 /// As a new life that remembers the old ones' attempts.
 pub async fn retry_starts_a_failed_task_again(provider: &dyn Provider) {
     let queue = provider.worker(&settings(provider)).await;
@@ -95,12 +108,15 @@ pub async fn retry_starts_a_failed_task_again(provider: &dyn Provider) {
     let held = claim(&*queue).await;
     one(queue.fail(vec![(held.receipt.clone(), "no".into())])).await.unwrap();
     let key = TaskKey::new(id("a"), 2);
+    assert_eq!(given_up(&*queue).await, (1, 1));
     assert_eq!(one(queue.retry(vec![id("a")])).await.unwrap(), Pushed::Created(key.clone()));
     assert_eq!(one(queue.retry(vec![id("a")])).await.unwrap(), Pushed::Pending(key.clone()));
+    assert_eq!(given_up(&*queue).await, (0, 0), "what lives again has not failed");
     let again = claim(&*queue).await;
     assert_eq!((again.key, again.payload), (key, held.payload));
     assert!(again.fence > held.fence);
     ack(&*queue, &again.receipt).await.unwrap();
+    assert_eq!(given_up(&*queue).await, (0, 0));
     assert_eq!(kind(one(queue.retry(vec![id("a")])).await), ErrorKind::AlreadyCompleted);
     assert_eq!(kind(one(queue.retry(vec![id("nobody")])).await), ErrorKind::NotFound);
 }
@@ -116,7 +132,11 @@ pub async fn a_paused_queue_rests(provider: &dyn Provider) {
     push(&*alice, task("a")).await.unwrap();
     push(&*alice, task("b")).await.unwrap();
     let held = claim(&*alice).await;
+    assert_eq!(alice.paused().await.unwrap(), None);
     bob.pause(Some("maintenance".into())).await.unwrap();
+    let pause = alice.paused().await.unwrap().unwrap();
+    assert_eq!(pause.by.as_deref(), Some(bob.worker_id()));
+    assert_eq!(pause.reason.as_deref(), Some("maintenance"));
     for queue in [&alice, &bob] {
         let polled = queue.poll(PollRequest::new(1)).await.unwrap();
         assert!(polled.deliveries.is_empty() && polled.idle.paused);
@@ -170,7 +190,7 @@ pub async fn looking_changes_nothing(provider: &dyn Provider) {
     assert_eq!(held.len(), 3, "peeking claimed nothing");
     assert!(queue.peek(10).await.unwrap().is_empty(), "held tasks cannot be claimed");
     assert!(matches!(state(&*queue, "a").await, TaskState::Leased { .. }));
-    assert_eq!(queue.check().await.unwrap(), []);
+    assert_eq!(queue.check(false).await.unwrap(), []);
 }
 
 /// Each task once, in its state.

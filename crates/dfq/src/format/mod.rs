@@ -18,6 +18,7 @@ pub(crate) use lease::{decode_lease, encode_lease};
 pub(crate) use settings::{decode_settings, encode_settings};
 pub(crate) use task::{
     bare_meta, decode_record, decode_task, encode_record, encode_task, member, split_payload,
+    with_id,
 };
 
 /// A point in time: RFC 3339, UTC, microseconds. Reads offsets, and takes a time without any (the

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Time, time, timestamp};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{Backoff, Durability, FORMAT_VERSION, Layout, Settings};
+use crate::model::{Backoff, Durability, FORMAT_VERSION, Layout, Settings, Shared};
 
 #[derive(Serialize, Deserialize)]
 struct SettingsDoc {
@@ -23,6 +23,8 @@ struct SettingsDoc {
     backoff_max_seconds: Option<f64>,
     #[serde(default)]
     durability: DurabilityDoc,
+    #[serde(default, skip_serializing_if = "SharedDoc::is_umask")]
+    shared: SharedDoc,
     #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<Time>,
 }
@@ -43,6 +45,20 @@ enum DurabilityDoc {
     Relaxed,
 }
 
+#[derive(Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum SharedDoc {
+    #[default]
+    Umask,
+    Group,
+}
+
+impl SharedDoc {
+    fn is_umask(&self) -> bool {
+        *self == Self::Umask
+    }
+}
+
 /// The content of `queue.json`.
 pub(crate) fn encode_settings(settings: &Settings) -> Vec<u8> {
     let doc = SettingsDoc {
@@ -59,6 +75,10 @@ pub(crate) fn encode_settings(settings: &Settings) -> Vec<u8> {
         durability: match settings.durability {
             Durability::Durable => DurabilityDoc::Durable,
             Durability::Relaxed => DurabilityDoc::Relaxed,
+        },
+        shared: match settings.shared {
+            Shared::Umask => SharedDoc::Umask,
+            Shared::Group => SharedDoc::Group,
         },
         created_at: time(settings.created_at),
     };
@@ -107,6 +127,10 @@ pub(crate) fn decode_settings(bytes: &[u8]) -> Result<Settings> {
         durability: match doc.durability {
             DurabilityDoc::Durable => Durability::Durable,
             DurabilityDoc::Relaxed => Durability::Relaxed,
+        },
+        shared: match doc.shared {
+            SharedDoc::Umask => Shared::Umask,
+            SharedDoc::Group => Shared::Group,
         },
         created_at: timestamp(doc.created_at),
     };

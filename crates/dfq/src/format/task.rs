@@ -202,23 +202,39 @@ pub(crate) fn split_payload(text: &str) -> Result<(Payload, Option<TaskMeta>)> {
 /// `payload` with `reserved` put in.
 fn join(payload: Option<&Payload>, mut reserved: Reserved) -> Vec<u8> {
     let text = payload.map_or("{}", Payload::as_json);
-    let object = text.strip_suffix('}').filter(|_| text.starts_with('{'));
-    reserved.wrapped = object.is_none();
-    let ours = serde_json::to_string(&reserved).unwrap_or_default();
-    let mut out = String::with_capacity(text.len() + ours.len() + 32);
-    match object {
-        Some(open) => {
-            let members = open.trim_end();
-            out.push_str(members);
-            if members.len() > 1 {
-                out.push(',');
-            }
-            out.push_str(&format!("\"{RESERVED}\":{ours}{}}}", &open[members.len()..]));
-        }
-        None => out.push_str(&format!("{{\"payload\":{text},\"{RESERVED}\":{ours}}}")),
-    }
+    reserved.wrapped = !is_object(text);
+    let mut out = splice(text, &serde_json::to_string(&reserved).unwrap_or_default());
     out.push('\n');
     out.into_bytes()
+}
+
+/// A payload with nothing but its id beside it, on one line.
+pub(crate) fn with_id(payload: &Payload, id: &TaskId) -> String {
+    #[derive(Serialize)]
+    struct Named<'a> {
+        id: &'a str,
+        #[serde(skip_serializing_if = "is_false")]
+        wrapped: bool,
+    }
+    let text = payload.as_json();
+    let named = Named { id: id.as_str(), wrapped: !is_object(text) };
+    let joined = splice(text, &serde_json::to_string(&named).unwrap_or_default());
+    // In JSON these stand between tokens only: in a string they are escaped.
+    joined.replace(['\n', '\r'], " ")
+}
+
+fn is_object(json: &str) -> bool {
+    json.starts_with('{')
+}
+
+/// The JSON `text` with the member `_dfq` put in last; one that is no object becomes `payload` of one.
+fn splice(text: &str, ours: &str) -> String {
+    let Some(open) = text.strip_suffix('}').filter(|_| is_object(text)) else {
+        return format!("{{\"payload\":{text},\"{RESERVED}\":{ours}}}");
+    };
+    let members = open.trim_end();
+    let comma = if members.len() > 1 { "," } else { "" };
+    format!("{members}{comma}\"{RESERVED}\":{ours}{}}}", &open[members.len()..])
 }
 
 /// The content of a task file.

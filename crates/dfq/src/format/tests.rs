@@ -45,6 +45,17 @@ fn payloads_come_out_byte_for_byte() {
 }
 
 #[test]
+fn a_payload_with_its_id_is_one_line_and_the_same_task() {
+    for json in ["{}", "{ }", r#"{"id":"other","é":"\n"}"#, "[1,2]", "null", "{\"a\": 1\n}"] {
+        let line = Payload::from_json(json).unwrap().with_id(&TaskId::new("é \n\"").unwrap());
+        assert!(!line.contains('\n'), "{line}");
+        let (payload, meta) = split_payload(&line).unwrap();
+        assert_eq!(payload.as_json(), json.replace('\n', " "));
+        assert_eq!(meta.unwrap().id.as_str(), "é \n\"");
+    }
+}
+
+#[test]
 fn a_task_file_can_be_pushed_again_as_it_is() {
     let first = Payload::from_json(r#"{"url":"x"}"#).unwrap();
     let file = String::from_utf8(encode_task(&first, &meta("a"))).unwrap();

@@ -15,5 +15,5 @@ pub use lease::{Lease, LeaseState};
 pub use receipt::Receipt;
 pub use record::{AttemptSummary, Outcome, Record};
 pub(crate) use settings::check_lease;
-pub use settings::{Backoff, Durability, FORMAT_VERSION, Layout, Settings};
+pub use settings::{Backoff, Durability, FORMAT_VERSION, Layout, Settings, Shared};
 pub use task::{MAX_TASK_BYTES, NewTask, Payload, TaskMeta};

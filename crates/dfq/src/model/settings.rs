@@ -55,6 +55,17 @@ impl Default for Backoff {
     }
 }
 
+/// Who may use a queue in a directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Shared {
+    /// Whoever the umask of its users lets in.
+    #[default]
+    Umask,
+    /// Every member of its folder's group. Programs that use such a queue need the umask 002; the
+    /// command `dfq` sees to it by itself.
+    Group,
+}
+
 /// What a queue asks of everyone who uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -72,6 +83,8 @@ pub struct Settings {
     pub backoff: Backoff,
     /// What a push or ack that returned has been through.
     pub durability: Durability,
+    /// Who may use it.
+    pub shared: Shared,
     /// When the queue was made.
     pub created_at: Option<Timestamp>,
 }
@@ -86,6 +99,7 @@ impl Default for Settings {
             max_lost: 10,
             backoff: Backoff::default(),
             durability: Durability::Durable,
+            shared: Shared::Umask,
             created_at: None,
         }
     }

@@ -67,6 +67,21 @@ impl Payload {
         format::member(&self.0, name)?.trim().parse().ok()
     }
 
+    /// The payload with its task's id beside it, as one line of JSON: pushed anywhere, it is the same
+    /// task again. Line breaks between its members become spaces; all else is kept.
+    ///
+    /// ```
+    /// # use dfq::{Payload, TaskId};
+    /// let payload = Payload::from_json(r#"{"n": 1.50}"#)?;
+    /// let line = payload.with_id(&TaskId::new("a")?);
+    /// assert_eq!(line, r#"{"n": 1.50,"_dfq":{"id":"a"}}"#);
+    /// assert_eq!(Payload::from_json(&line)?, payload);
+    /// # Ok::<(), dfq::Error>(())
+    /// ```
+    pub fn with_id(&self, id: &TaskId) -> String {
+        format::with_id(self, id)
+    }
+
     /// SHA-256 of the text, in hex: an id for those who want one payload pushed once.
     pub fn sha256(&self) -> String {
         format::hex(&Sha256::digest(self.0.as_bytes()))

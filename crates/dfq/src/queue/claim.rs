@@ -401,6 +401,7 @@ impl<T: Tree> Core<T> {
             key: key.clone(),
             payload: payload.clone(),
             attempt,
+            earlier: judge::tally(history),
             fence: fence(key.generation(), attempt),
             receipt: receipt.clone(),
             valid_for: until.saturating_sub(self.env.monotonic()),

@@ -13,7 +13,7 @@ use super::drafts::Drafts;
 use super::hold::Held;
 use super::store_clock::StoreClock;
 use super::{
-    Answers, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, PollRequest, Polled,
+    Answers, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, Paused, PollRequest, Polled,
     Problem, Purge, Purged, Pushed, Queue, Release, Stats, TaskView, Unlocked, WorkerRecord,
 };
 use crate::clock::{Env, lock};
@@ -34,6 +34,9 @@ pub struct OpenOptions {
     pub worker_id: Option<String>,
     /// Make the queue if there is none, with these settings.
     pub create: Option<Settings>,
+    /// Give tasks up after so many failures, whatever the queue's own limit; a limit that a task was
+    /// pushed with stands above both.
+    pub max_attempts: Option<u32>,
 }
 
 impl OpenOptions {
@@ -81,7 +84,11 @@ pub(super) struct Core<T: Tree> {
 impl<T: Tree> TreeQueue<T> {
     /// Opens the queue on `tree`, or makes it if the options say so.
     pub async fn open(tree: T, options: OpenOptions) -> Result<Self> {
-        let settings = settle_settings(&tree, &options).await?;
+        let mut settings = settle_settings(&tree, &options).await?;
+        if let Some(max_attempts) = options.max_attempts {
+            settings.max_attempts = max_attempts;
+            settings.check()?;
+        }
         let pid = std::process::id();
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let made_up = || format!("{host}-{pid}-{:08x}", options.env.next_u64() as u32);
@@ -344,8 +351,16 @@ impl<T: Tree> Queue for TreeQueue<T> {
         self.run(|core| async move { core.resume().await }).await
     }
 
+    async fn paused(&self) -> Result<Option<Paused>> {
+        self.run(|core| async move { core.paused().await }).await
+    }
+
     async fn purge(&self, purge: Purge) -> Result<Purged> {
         self.run(|core| async move { core.purge(purge).await }).await
+    }
+
+    async fn now(&self) -> Timestamp {
+        self.run(|core| async move { core.now_for_onlookers().await }).await
     }
 
     async fn peek(&self, max: usize) -> Result<Vec<TaskView>> {
@@ -364,8 +379,8 @@ impl<T: Tree> Queue for TreeQueue<T> {
         self.run(|core| async move { core.stats(detail).await }).await
     }
 
-    async fn check(&self) -> Result<Vec<Problem>> {
-        self.run(|core| async move { core.check().await }).await
+    async fn check(&self, repair: bool) -> Result<Vec<Problem>> {
+        self.run(|core| async move { core.check(repair).await }).await
     }
 
     async fn put_worker(&self, record: WorkerRecord) -> Result<()> {

@@ -1,14 +1,20 @@
 //! Looking, without changing any task.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use super::core::Core;
 use super::judge::{self, Now, Verdict};
 use super::types::{PendingStates, Place};
-use super::{Detail, ListCursor, ListPage, OUTCOMES, Problem, Stats, TaskState, TaskView};
+use super::{Detail, ListCursor, ListPage, OUTCOMES, Stats, TaskState, TaskView};
 use crate::error::Result;
 use crate::format;
 use crate::layout::{self, Due, Shard};
-use crate::model::{Layout, Outcome, TaskId, TaskKey};
+use crate::model::{Outcome, TaskId, TaskKey};
 use crate::store::{EntryKind, Tree};
+
+/// The most tasks on one page of a listing.
+const LIST_PAGE: usize = 1000;
 
 impl<T: Tree> Core<T> {
     pub(super) async fn peek(&self, max: usize) -> Result<Vec<TaskView>> {
@@ -147,50 +153,66 @@ impl<T: Tree> Core<T> {
         }))
     }
 
-    /// One shard of one place at a time.
+    /// One shard of one place at a time, or as much of it as a page holds.
     pub(super) async fn list(&self, from: Option<ListCursor>) -> Result<ListPage> {
-        let shards = layout::shards(self.layout());
-        let start = ListCursor { place: Place::Pending, shard: shards[0] };
-        let here = from.unwrap_or(start);
-        let mut tasks = Vec::new();
-        match here.place {
-            Place::Pending => {
-                for key in self.keys_in(layout::PENDING, here.shard).await? {
-                    tasks.extend(self.view_pending(&key).await?);
-                }
-            }
-            Place::Scheduled => {
-                for due in self.due_folders().await? {
-                    for key in self.scheduled_keys(due).await? {
-                        tasks.extend(self.view_scheduled(due, &key).await?);
+        let ListCursor { place, shard, mut rest, mut scheduled } =
+            from.unwrap_or_else(|| ListCursor::at(Place::Pending));
+        if rest.is_empty() {
+            rest = self.names_in(place, shard).await?;
+        }
+        let left = rest.split_off(rest.len().min(LIST_PAGE));
+        if place == Place::Failed && scheduled.is_none() && !rest.is_empty() {
+            scheduled = Some(Arc::new(self.scheduled_lives().await?));
+        }
+        let (mut tasks, none) = (Vec::with_capacity(rest.len()), HashSet::new());
+        for (key, due) in rest {
+            tasks.extend(match (place, due) {
+                (_, Some(due)) => self.view_scheduled(due, &key).await?,
+                (Place::Pending | Place::Scheduled, None) => self.view_pending(&key).await?,
+                (Place::Completed, None) => self.view_finished(&key).await?,
+                (Place::Failed, None) => {
+                    if self.lives_again(&key, scheduled.as_deref().unwrap_or(&none)).await? {
+                        continue;
                     }
-                }
-            }
-            Place::Completed | Place::Failed => {
-                let outcome = match here.place {
-                    Place::Completed => Outcome::Completed,
-                    _ => Outcome::Failed,
-                };
-                for key in self.keys_in(layout::outcome_dir(outcome), here.shard).await? {
                     // A task with both records has completed, and is listed there.
                     let view = self.view_finished(&key).await?;
-                    let here = |view: &TaskView| {
-                        (view.state == TaskState::Completed) == (outcome == Outcome::Completed)
-                    };
-                    tasks.extend(view.filter(here));
+                    view.filter(|view| view.state == TaskState::Failed)
                 }
-            }
+            });
         }
-        let next_shard = shards.get(usize::from(here.shard.number()) + 1).copied();
-        let next = match (here.place, next_shard) {
-            (Place::Scheduled, _) => Some((Place::Completed, shards[0])),
-            (place, Some(shard)) => Some((place, shard)),
-            (Place::Pending, None) => Some((Place::Scheduled, shards[0])),
-            (Place::Completed, None) => Some((Place::Failed, shards[0])),
+        if !left.is_empty() {
+            let next = Some(ListCursor { place, shard, rest: left, scheduled });
+            return Ok(ListPage { tasks, next });
+        }
+        let shards = layout::shards(self.layout());
+        let next_shard = shards.get(usize::from(shard.number()) + 1).copied();
+        let next = match (place, next_shard) {
+            (Place::Pending, None) => Some(ListCursor::at(Place::Scheduled)),
+            (Place::Scheduled, _) => Some(ListCursor::at(Place::Completed)),
+            (Place::Completed, None) => Some(ListCursor::at(Place::Failed)),
             (Place::Failed, None) => None,
+            (place, Some(shard)) => Some(ListCursor { place, shard, rest: Vec::new(), scheduled }),
         };
-        let next = next.map(|(place, shard)| ListCursor { place, shard });
         Ok(ListPage { tasks, next })
+    }
+
+    /// The tasks of a shard, or of all of `scheduled/`, with the time that those are due.
+    async fn names_in(&self, place: Place, shard: Shard) -> Result<Vec<(TaskKey, Option<Due>)>> {
+        let folder = match place {
+            Place::Pending => layout::PENDING,
+            Place::Completed => layout::outcome_dir(Outcome::Completed),
+            Place::Failed => layout::outcome_dir(Outcome::Failed),
+            Place::Scheduled => {
+                let mut names = Vec::new();
+                for due in self.due_folders().await? {
+                    let keys = self.scheduled_keys(due).await?;
+                    names.extend(keys.into_iter().map(|key| (key, Some(due))));
+                }
+                return Ok(names);
+            }
+        };
+        let keys = self.keys_in(folder, shard).await?;
+        Ok(keys.into_iter().map(|key| (key, None)).collect())
     }
 
     pub(super) async fn scheduled_keys(&self, due: Due) -> Result<Vec<TaskKey>> {
@@ -205,9 +227,20 @@ impl<T: Tree> Core<T> {
         let mut stats =
             Stats { paused: self.tree.read(layout::PAUSED).await?.is_some(), ..Stats::default() };
         let mut states = PendingStates::default();
+        let mut scheduled = HashSet::new();
+        for due in self.due_folders().await? {
+            let keys = self.scheduled_keys(due).await?;
+            stats.scheduled += keys.len() as u64;
+            scheduled.extend(keys.into_iter().filter(|key| key.generation() > 1));
+        }
         for shard in layout::shards(self.layout()) {
             let pending = self.keys_in(layout::PENDING, shard).await?;
+            let [completed, failed] =
+                OUTCOMES.map(|outcome| self.keys_in(layout::outcome_dir(outcome), shard));
+            let (completed, failed) = (completed.await?, failed.await?);
             stats.pending += pending.len() as u64;
+            stats.completed += completed.len() as u64;
+            stats.failed += count_given_up(&failed, &pending, &completed, &scheduled);
             if detail == Detail::States {
                 for key in pending {
                     match self.view_pending(&key).await? {
@@ -216,145 +249,32 @@ impl<T: Tree> Core<T> {
                     }
                 }
             }
-            for outcome in OUTCOMES {
-                let count = self.keys_in(layout::outcome_dir(outcome), shard).await?.len() as u64;
-                match outcome {
-                    Outcome::Completed => stats.completed += count,
-                    Outcome::Failed => stats.failed += count,
-                }
-            }
-        }
-        for due in self.due_folders().await? {
-            stats.scheduled += self.scheduled_keys(due).await?.len() as u64;
         }
         stats.states = (detail == Detail::States).then_some(states);
         Ok(stats)
     }
-
-    pub(super) async fn check(&self) -> Result<Vec<Problem>> {
-        let mut problems = Vec::new();
-        let ours = [
-            layout::SETTINGS,
-            layout::PAUSED,
-            layout::UNLOCKED,
-            layout::PENDING,
-            layout::SCHEDULED,
-            "completed",
-            "failed",
-            layout::WORKERS,
-            layout::TMP,
-        ];
-        self.each_entry(".", |entry| {
-            if !ours.contains(&entry.name.as_str()) {
-                problem(&mut problems, &entry.name, "not a part of the queue");
-            }
-        })
-        .await?;
-        for place in [layout::PENDING, "completed", "failed"] {
-            if self.layout() == Layout::Sharded {
-                self.each_entry(place, |entry| {
-                    if Shard::parse(&entry.name).is_none() || entry.kind != EntryKind::Folder {
-                        problem(&mut problems, &format!("{place}/{}", entry.name), "not a shard");
-                    }
-                })
-                .await?;
-            }
-            for shard in layout::shards(self.layout()) {
-                self.check_shard(place, shard, &mut problems).await?;
-            }
-        }
-        Ok(problems)
-    }
-
-    async fn check_shard(
-        &self,
-        place: &str,
-        shard: Shard,
-        problems: &mut Vec<Problem>,
-    ) -> Result<()> {
-        let dir = layout::shard_dir(self.layout(), place, shard);
-        let mut keys = Vec::new();
-        let visited = self
-            .each_entry(&dir, |entry| {
-                let (key, wanted) = match place {
-                    layout::PENDING => (
-                        layout::parse_task_dir(self.layout(), shard, &entry.name),
-                        EntryKind::Folder,
-                    ),
-                    _ => (
-                        layout::parse_record_name(self.layout(), shard, &entry.name),
-                        EntryKind::File,
-                    ),
-                };
-                match key.filter(|_| entry.kind == wanted) {
-                    Some(key) => keys.push(key),
-                    None => problem(
-                        problems,
-                        &format!("{dir}/{}", entry.name),
-                        "does not belong here: no task that we named, or in the wrong folder",
-                    ),
-                }
-            })
-            .await;
-        if let Err(error) = visited {
-            problem(problems, &dir, &error.to_string());
-            return Ok(());
-        }
-        for key in keys {
-            if place == layout::PENDING {
-                self.check_task(&key, problems).await?;
-            } else {
-                let outcome =
-                    if place == "completed" { Outcome::Completed } else { Outcome::Failed };
-                let path = self.record_path(outcome, &key);
-                let Some(stored) = self.tree.read(&path).await? else { continue };
-                if let Err(error) = format::decode_record(&stored.bytes, outcome, &key) {
-                    problem(problems, &path, &format!("cannot be read: {error}"));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn check_task(&self, key: &TaskKey, problems: &mut Vec<Problem>) -> Result<()> {
-        let dir = self.task_dir(key);
-        let slot = match self.tree.open(&dir).await {
-            Ok(Some(slot)) => slot,
-            Ok(None) => return Ok(()),
-            Err(error) => {
-                problem(problems, &dir, &error.to_string());
-                return Ok(());
-            }
-        };
-        let look = match self.tree.look(&slot, None, &self.record_paths(key)).await {
-            Ok(look) => look,
-            Err(error) => {
-                problem(problems, &dir, &error.to_string());
-                return Ok(());
-            }
-        };
-        match &look.task {
-            None => problem(problems, &dir, "has no task.json; the next worker removes it"),
-            Some(_) if look.finished => {
-                problem(problems, &dir, "has finished; the next worker removes it");
-            }
-            Some(task) => {
-                if let Err(error) = format::decode_task(&task.bytes, key) {
-                    let what = format!("{error}; the next worker sets it aside in failed/");
-                    problem(problems, &format!("{dir}/{}", layout::TASK), &what);
-                }
-            }
-        }
-        for seen in self.history(&slot).await?.iter().filter(|seen| seen.lease.is_none()) {
-            let path = format!("{dir}/{}", layout::lease_name(seen.attempt));
-            problem(problems, &path, "cannot be read; it is judged by its age");
-        }
-        Ok(())
-    }
 }
 
-fn problem(problems: &mut Vec<Problem>, path: &str, what: &str) {
-    problems.push(Problem { path: path.to_owned(), what: what.to_owned() });
+/// How many failed records are a task's last word: it has neither completed after all, nor lived again.
+/// All lives of an id lie in one shard.
+fn count_given_up(
+    failed: &[TaskKey],
+    pending: &[TaskKey],
+    completed: &[TaskKey],
+    scheduled: &HashSet<TaskKey>,
+) -> u64 {
+    if failed.is_empty() {
+        return 0;
+    }
+    let lives = pending.iter().chain(completed).chain(failed);
+    let later: HashSet<&TaskKey> =
+        lives.chain(scheduled).filter(|key| key.generation() > 1).collect();
+    let completed: HashSet<&TaskKey> = completed.iter().collect();
+    let lives_again = |key: &TaskKey| {
+        let next = TaskKey::new(key.id().clone(), key.generation() + 1);
+        !key.is_verbatim() && later.contains(&next)
+    };
+    failed.iter().filter(|key| !completed.contains(key) && !lives_again(key)).count() as u64
 }
 
 impl PendingStates {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::Earlier;
 use crate::format;
 use crate::model::{AttemptSummary, Lease, LeaseState};
 use crate::store::Stored;
@@ -120,21 +121,14 @@ pub(super) fn judge(history: &[Seen], now: Now, queue_lease: Duration) -> Verdic
     }
 }
 
-/// How attempts so far count against a task.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    /// The handler failed.
-    pub(super) failed: u32,
-    /// The lease ran out.
-    pub(super) lost: u32,
-}
-
 /// Counts attempts, all of which are over.
-pub(super) fn tally(history: &[Seen]) -> Tally {
-    let mut tally = Tally::default();
+pub(super) fn tally(history: &[Seen]) -> Earlier {
+    let mut tally = Earlier::default();
     for (at, seen) in history.iter().enumerate() {
         match seen.state() {
             Some(LeaseState::Failed) => tally.failed += 1,
+            // Taking a task away is no giving back.
+            Some(LeaseState::Released) if !seen.is_unlock() => tally.released += 1,
             Some(LeaseState::Released | LeaseState::Withdrawn) => {}
             // Taken away by an operator is not run out.
             None if history.get(at + 1).is_some_and(Seen::is_unlock) => {}

@@ -23,6 +23,7 @@
 //! candidates without listing everything, `drafts` makes leases to be put into many tasks; `claim`,
 //! `hold`, `finish`, `push`, `schedule` and `operate` are the verbs.
 
+mod check;
 mod claim;
 mod core;
 mod discover;
@@ -40,12 +41,13 @@ mod types;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 
 pub use self::core::{OpenOptions, TreeQueue};
 pub use types::{
-    Capabilities, Delivery, Detail, Idle, ListCursor, ListPage, Nack, Nacked, PendingStates,
-    PollRequest, Polled, Problem, Purge, Purged, Pushed, Release, Stats, TaskState, TaskView,
-    Unlocked, WorkerRecord,
+    Capabilities, Delivery, Detail, Earlier, Idle, ListCursor, ListPage, Nack, Nacked, Paused,
+    PendingStates, Place, PollRequest, Polled, Problem, Purge, Purged, Pushed, Release, Stats,
+    TaskState, TaskView, Unlocked, WorkerRecord,
 };
 
 use crate::error::Result;
@@ -102,9 +104,14 @@ pub trait Queue: Send + Sync {
     async fn pause(&self, reason: Option<String>) -> Result<()>;
     /// Undoes [`Queue::pause`].
     async fn resume(&self) -> Result<()>;
+    /// Who paused the queue, when and why, if it is paused.
+    async fn paused(&self) -> Result<Option<Paused>>;
     /// Removes finished records that are old enough.
     async fn purge(&self, purge: Purge) -> Result<Purged>;
 
+    /// What the store's clock shows, by which leases and workers are judged; if one may not write
+    /// there, this machine's.
+    async fn now(&self) -> Timestamp;
     /// Shows up to `max` tasks that could be claimed now, and claims none.
     async fn peek(&self, max: usize) -> Result<Vec<TaskView>>;
     /// Shows one task in whatever state it is.
@@ -113,8 +120,9 @@ pub trait Queue: Send + Sync {
     async fn list(&self, from: Option<ListCursor>) -> Result<ListPage>;
     /// Counts tasks.
     async fn stats(&self, detail: Detail) -> Result<Stats>;
-    /// Looks for everything in the tree that should not be there. Changes nothing.
-    async fn check(&self) -> Result<Vec<Problem>>;
+    /// Looks for everything in the tree that should not be there. With `repair`, mends what can be
+    /// mended without a guess; otherwise changes nothing.
+    async fn check(&self, repair: bool) -> Result<Vec<Problem>>;
 
     /// Writes this worker's own record, for others to see.
     async fn put_worker(&self, record: WorkerRecord) -> Result<()>;

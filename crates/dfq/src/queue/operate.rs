@@ -12,7 +12,7 @@ use super::core::Core;
 use super::discover::Note;
 use super::judge;
 use super::push::mark_of;
-use super::{Answers, OUTCOMES, Purge, Purged, Unlocked, WorkerRecord};
+use super::{Answers, OUTCOMES, Paused, Purge, Purged, Unlocked, WorkerRecord};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
@@ -71,7 +71,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// Cancels the task in this folder; `None` if there is none.
-    async fn cancel_at(
+    pub(super) async fn cancel_at(
         &self,
         key: &TaskKey,
         dir: &str,
@@ -210,6 +210,12 @@ impl<T: Tree> Core<T> {
         Ok(())
     }
 
+    pub(super) async fn paused(&self) -> Result<Option<Paused>> {
+        let mark = self.tree.read(layout::PAUSED).await?;
+        // A mark that somebody made by hand pauses too, whatever is in it.
+        Ok(mark.map(|mark| serde_json::from_slice(&mark.bytes).unwrap_or_default()))
+    }
+
     pub(super) async fn put_worker(&self, record: &WorkerRecord) -> Result<()> {
         self.tree.replace(&layout::worker_path(&record.worker_id), &format::line(record)).await
     }
@@ -337,7 +343,11 @@ impl<T: Tree> Core<T> {
     }
 
     /// Whether the id has lived again since, or lives now.
-    async fn lives_again(&self, key: &TaskKey, scheduled: &HashSet<TaskKey>) -> Result<bool> {
+    pub(super) async fn lives_again(
+        &self,
+        key: &TaskKey,
+        scheduled: &HashSet<TaskKey>,
+    ) -> Result<bool> {
         if key.is_verbatim() {
             return Ok(false);
         }
@@ -352,7 +362,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// Scheduled tasks that are not in their first life.
-    async fn scheduled_lives(&self) -> Result<HashSet<TaskKey>> {
+    pub(super) async fn scheduled_lives(&self) -> Result<HashSet<TaskKey>> {
         let mut lives = HashSet::new();
         for due in self.due_folders().await? {
             let keys = self.scheduled_keys(due).await?.into_iter();
@@ -367,7 +377,7 @@ impl<T: Tree> Core<T> {
         Ok(stamp.and_then(|nanos| Timestamp::from_nanosecond(i128::from(nanos)).ok()))
     }
 
-    async fn purge_leftovers(&self, now: Timestamp, dry_run: bool) -> Result<u64> {
+    pub(super) async fn purge_leftovers(&self, now: Timestamp, dry_run: bool) -> Result<u64> {
         let older = |modified: Timestamp, age| now.duration_since(modified) > signed(age);
         let mut removed = 0;
         let mut staged = Vec::new();

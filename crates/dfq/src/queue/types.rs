@@ -1,11 +1,13 @@
 //! What the queue's verbs take and give.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::layout::Shard;
+use crate::layout::{Due, Shard};
 use crate::model::{AttemptSummary, Outcome, Payload, Receipt, TaskId, TaskKey, TaskMeta};
 
 /// What a provider can do beyond push, poll, ack, nack and heartbeat.
@@ -82,6 +84,8 @@ pub struct Delivery {
     pub meta: TaskMeta,
     /// Which attempt at this life this is.
     pub attempt: u32,
+    /// How the attempts before it ended.
+    pub earlier: Earlier,
     /// Greater than that of any earlier attempt at this id, as long as its records are kept: for
     /// stores that can refuse a stale one.
     pub fence: u64,
@@ -96,6 +100,17 @@ impl Delivery {
     pub fn id(&self) -> &TaskId {
         self.key.id()
     }
+}
+
+/// How the earlier attempts at a task ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Earlier {
+    /// The handler failed.
+    pub failed: u32,
+    /// The lease ran out.
+    pub lost: u32,
+    /// The task was given back.
+    pub released: u32,
 }
 
 /// What a poll found.
@@ -261,14 +276,34 @@ pub struct TaskView {
 pub struct ListCursor {
     pub(crate) place: Place,
     pub(crate) shard: Shard,
+    /// What is left of a folder that did not fit on one page.
+    pub(crate) rest: Vec<(TaskKey, Option<Due>)>,
+    /// Later lives that are scheduled, once they were looked for: those before them are history.
+    pub(crate) scheduled: Option<Arc<HashSet<TaskKey>>>,
+}
+
+impl ListCursor {
+    /// From the beginning of a place on.
+    pub fn at(place: Place) -> Self {
+        Self { place, shard: Shard::FIRST, rest: Vec::new(), scheduled: None }
+    }
+
+    /// The place that comes next.
+    pub fn place(&self) -> Place {
+        self.place
+    }
 }
 
 /// The places where tasks are, in the order in which they are listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Ready, leased, stale or in backoff; also those that cannot be read.
     Pending,
+    /// Not due yet.
     Scheduled,
+    /// Done.
     Completed,
+    /// Given up, and not tried again since: what lives again, or has, is history.
     Failed,
 }
 
@@ -300,7 +335,7 @@ pub struct Stats {
     pub scheduled: u64,
     /// Done.
     pub completed: u64,
-    /// Given up.
+    /// Given up, and not tried again since.
     pub failed: u64,
     /// Polls answer nothing.
     pub paused: bool,
@@ -325,6 +360,18 @@ pub struct PendingStates {
     pub oldest: Option<Timestamp>,
 }
 
+/// A pause, as far as its mark can be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Paused {
+    /// The handle that paused the queue.
+    pub by: Option<String>,
+    /// When, by the clock of its machine.
+    pub at: Option<Timestamp>,
+    /// Why.
+    pub reason: Option<String>,
+}
+
 /// Something in the tree that should not be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -332,6 +379,8 @@ pub struct Problem {
     pub path: String,
     /// What, and what to do about it.
     pub what: String,
+    /// It is in order now.
+    pub mended: bool,
 }
 
 /// A worker as others see it.

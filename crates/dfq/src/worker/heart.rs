@@ -9,9 +9,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::{Report, no_thread};
+use super::{Became, Report, no_thread};
 use crate::clock::{Env, lock};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::model::Receipt;
 use crate::queue::{Queue, WorkerRecord};
 
@@ -31,15 +31,17 @@ pub(super) struct Counts {
 /// A lease that is kept.
 #[derive(Clone)]
 pub(super) struct Kept {
+    /// Which of the worker's queues it is of.
+    queue: usize,
     cancelled: CancellationToken,
     /// When it was last renewed, on the monotonic clock.
     renewed: Duration,
 }
 
 struct Shared {
-    queue: Arc<dyn Queue>,
+    /// The worker's queues, and how often a lease of each is renewed.
+    queues: Vec<(Arc<dyn Queue>, Duration)>,
     env: Env,
-    every: Duration,
     concurrency: usize,
     started_at: Timestamp,
     kept: Mutex<HashMap<Receipt, Kept>>,
@@ -58,16 +60,14 @@ pub(super) struct Heart {
 
 impl Heart {
     pub(super) fn start(
-        queue: Arc<dyn Queue>,
+        queues: Vec<(Arc<dyn Queue>, Duration)>,
         env: Env,
-        every: Duration,
         concurrency: usize,
     ) -> Result<Self> {
         let started_at = env.clock().wall();
         let shared = Arc::new(Shared {
-            queue,
+            queues,
             env,
-            every,
             concurrency,
             started_at,
             kept: Mutex::default(),
@@ -96,10 +96,20 @@ impl Heart {
         }
     }
 
+    /// Whether leases are being renewed.
+    pub(super) fn beats(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     /// Renews this lease from now on; the token is cancelled when it is lost. It was given after
     /// `since`.
-    pub(super) fn keep(&self, receipt: &Receipt, since: Duration) -> CancellationToken {
-        let kept = Kept { cancelled: CancellationToken::new(), renewed: since };
+    pub(super) fn keep(
+        &self,
+        queue: usize,
+        receipt: &Receipt,
+        since: Duration,
+    ) -> CancellationToken {
+        let kept = Kept { queue, cancelled: CancellationToken::new(), renewed: since };
         let cancelled = kept.cancelled.clone();
         self.resume(receipt, kept);
         cancelled
@@ -128,8 +138,16 @@ impl Heart {
         }
     }
 
-    pub(super) fn count(&self, which: impl FnOnce(&Counts) -> &AtomicU64) {
-        which(&self.shared.counts).fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count(&self, became: Became) {
+        let counts = &self.shared.counts;
+        let count = match became {
+            Became::Completed => &counts.completed,
+            Became::Retried(_) => &counts.retried,
+            Became::Failed => &counts.failed,
+            Became::Released => &counts.released,
+            Became::Lost => &counts.lost,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn report(&self) -> Report {
@@ -162,7 +180,8 @@ impl Shared {
                 recorded = Some(now);
             }
             self.renew_due().await;
-            let next_beat = lock(&self.kept).values().map(|kept| kept.renewed + self.every).min();
+            let next_beat =
+                lock(&self.kept).values().map(|kept| kept.renewed + self.every(kept)).min();
             let next = recorded.unwrap_or_default() + RECORD_EVERY;
             let next = next_beat.map_or(next, |beat| beat.min(next));
             let pause = next.saturating_sub(self.env.monotonic()).max(Duration::from_millis(1));
@@ -175,30 +194,41 @@ impl Shared {
         self.record(Some(self.env.clock().wall())).await;
     }
 
+    fn every(&self, kept: &Kept) -> Duration {
+        self.queues[kept.queue].1
+    }
+
     async fn renew_due(&self) {
         let now = self.env.monotonic();
-        let due: Vec<Receipt> = {
-            let kept = lock(&self.kept);
-            let due =
-                kept.iter().filter(|(_, kept)| now.saturating_sub(kept.renewed) >= self.every);
-            due.map(|(receipt, _)| receipt.clone()).collect()
-        };
-        if due.is_empty() {
-            return;
+        for (index, (queue, every)) in self.queues.iter().enumerate() {
+            let due: Vec<Receipt> = {
+                let kept = lock(&self.kept);
+                let due = kept.iter().filter(|(_, kept)| {
+                    kept.queue == index && now.saturating_sub(kept.renewed) >= *every
+                });
+                due.map(|(receipt, _)| receipt.clone()).collect()
+            };
+            if !due.is_empty() {
+                let answers = queue.heartbeat(due.clone()).await;
+                self.take_note(now, *every, due.into_iter().zip(answers));
+            }
         }
-        let answers = self.queue.heartbeat(due.clone()).await;
+    }
+
+    /// What became of renewals begun at `now`.
+    fn take_note(
+        &self,
+        now: Duration,
+        every: Duration,
+        answers: impl Iterator<Item = (Receipt, Result<Duration>)>,
+    ) {
         let mut kept = lock(&self.kept);
-        for (receipt, answer) in due.into_iter().zip(answers) {
+        for (receipt, answer) in answers {
             // Finished meanwhile: whatever the answer says, it is about a task that is done with.
             let Some(lease) = kept.get_mut(&receipt) else { continue };
             match answer {
                 Ok(_) => lease.renewed = now,
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::ClaimLost | ErrorKind::AlreadyCompleted
-                    ) =>
-                {
+                Err(error) if is_lost(&error) => {
                     tracing::warn!(key = %receipt.key(), %error, "lease lost; its handler is cancelled");
                     lease.cancelled.cancel();
                     kept.remove(&receipt);
@@ -207,7 +237,7 @@ impl Shared {
                 Err(error) => {
                     tracing::warn!(key = %receipt.key(), %error, "heartbeat failed; trying again");
                     // A tenth of the way: often enough to get through before the lease runs out.
-                    lease.renewed = now.saturating_sub(self.every.mul_f64(0.9));
+                    lease.renewed = now.saturating_sub(every.mul_f64(0.9));
                 }
             }
         }
@@ -215,26 +245,28 @@ impl Shared {
 
     async fn record(&self, stopped_at: Option<Timestamp>) {
         let report = self.report();
-        let record = WorkerRecord {
-            worker_id: self.queue.worker_id().to_owned(),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            pid: std::process::id(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_at: self.started_at,
-            seen_at: None,
-            stopped_at,
-            concurrency: self.concurrency,
-            running: lock(&self.kept).len(),
-            completed: report.completed,
-            retried: report.retried,
-            failed: report.failed,
-            released: report.released,
-            lost: report.lost,
-        };
-        match self.queue.put_worker(record).await {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::Unsupported => {}
-            Err(error) => tracing::warn!(%error, "cannot write the worker's record"),
+        for (index, (queue, _)) in self.queues.iter().enumerate() {
+            let record = WorkerRecord {
+                worker_id: queue.worker_id().to_owned(),
+                host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+                pid: std::process::id(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                started_at: self.started_at,
+                seen_at: None,
+                stopped_at,
+                concurrency: self.concurrency,
+                running: lock(&self.kept).values().filter(|kept| kept.queue == index).count(),
+                completed: report.completed,
+                retried: report.retried,
+                failed: report.failed,
+                released: report.released,
+                lost: report.lost,
+            };
+            match queue.put_worker(record).await {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Unsupported => {}
+                Err(error) => tracing::warn!(%error, "cannot write the worker's record"),
+            }
         }
     }
 
@@ -249,4 +281,8 @@ impl Shared {
             lost: read(&counts.lost),
         }
     }
+}
+
+fn is_lost(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::ClaimLost | ErrorKind::AlreadyCompleted)
 }

@@ -9,28 +9,31 @@
 
 mod heart;
 mod settle;
+mod shift;
 
-use std::collections::HashMap;
 use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
-use crate::queue::{Delivery, Idle, PollRequest, Polled, Queue};
+use crate::model::Receipt;
+use crate::queue::{Delivery, PollRequest, Queue};
 use heart::Heart;
-use settle::Running;
+pub use settle::Became;
+use shift::Shift;
 
 /// A task in a handler's hands.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Job {
     /// The task.
     pub delivery: Delivery,
+    /// The queue that it is of.
+    pub queue: Arc<dyn Queue>,
     cancelled: CancellationToken,
 }
 
@@ -44,6 +47,12 @@ impl Job {
     /// The same, asked now.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.is_cancelled()
+    }
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Job({} of {})", self.delivery.receipt, self.queue.address())
     }
 }
 
@@ -90,7 +99,8 @@ pub enum Until {
     Stopped,
     /// When nothing can be claimed now and nothing is running.
     Idle,
-    /// When nothing is left: also waits for backoffs, scheduled tasks, and others' leases.
+    /// When nothing is left: also waits for backoffs, scheduled tasks, and others' leases, but not
+    /// for tasks outside this worker's [schema range](Worker::schema).
     Drained,
 }
 
@@ -129,6 +139,26 @@ pub struct Report {
     pub lost: u64,
 }
 
+/// A task that the worker is done with, and what the queue made of its verdict.
+#[derive(Clone, Copy)]
+pub struct Settled<'a> {
+    /// The queue that it is of.
+    pub queue: &'a Arc<dyn Queue>,
+    /// The attempt.
+    pub receipt: &'a Receipt,
+    /// What the handler said.
+    pub verdict: &'a Verdict,
+    /// What became of the task.
+    pub became: Became,
+}
+
+impl std::fmt::Debug for Settled<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Settled({}: {:?})", self.receipt, self.became)
+    }
+}
+
+type Observer = dyn Fn(&Settled<'_>) + Send + Sync;
 type Handler = dyn Fn(Job) -> Pin<Box<dyn Future<Output = Verdict> + Send>> + Send + Sync;
 
 /// Runs a handler for every task of a queue.
@@ -151,25 +181,18 @@ type Handler = dyn Fn(Job) -> Pin<Box<dyn Future<Output = Verdict> + Send>> + Se
 /// # Ok::<(), dfq::Error>(()) }).unwrap();
 /// ```
 pub struct Worker {
-    queue: Arc<dyn Queue>,
+    queues: Vec<Arc<dyn Queue>>,
     handler: Arc<Handler>,
+    observer: Arc<Observer>,
     env: Env,
     concurrency: usize,
     request: PollRequest,
     grace: Duration,
+    cleanup: Duration,
     until: Until,
+    limit: u64,
     stopper: Stopper,
 }
-
-/// How long an idle worker waits before it looks again, where nobody tells it: from the first to the
-/// second, doubling.
-const IDLE_POLL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
-
-/// The most tasks asked for at a time.
-const MAX_POLL: usize = 1000;
-
-/// How long to wait after the store failed.
-const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// A worker on `queue`, one task at a time.
@@ -184,15 +207,39 @@ impl Worker {
             Box::pin(async move { answer.await.into() }) as Pin<Box<_>>
         };
         Self {
-            queue,
+            queues: vec![queue],
             handler: Arc::new(handler),
+            observer: Arc::new(|_| {}),
             env: Env::system(),
             concurrency: 1,
             request: PollRequest::default(),
             grace: Duration::from_secs(20),
+            cleanup: Duration::ZERO,
             until: Until::Stopped,
+            limit: u64::MAX,
             stopper: Stopper::default(),
         }
+    }
+
+    /// Works on this queue as well, but only while those named before it have nothing to do.
+    #[must_use]
+    pub fn then(mut self, queue: Arc<dyn Queue>) -> Self {
+        self.queues.push(queue);
+        self
+    }
+
+    /// Is told of every task that the worker is done with, on the worker's own thread.
+    #[must_use]
+    pub fn observe(mut self, observer: impl Fn(&Settled<'_>) + Send + Sync + 'static) -> Self {
+        self.observer = Arc::new(observer);
+        self
+    }
+
+    /// Stops after so many tasks, whatever becomes of them.
+    #[must_use]
+    pub fn limit(mut self, tasks: u64) -> Self {
+        self.limit = tasks;
+        self
     }
 
     /// How many tasks at once.
@@ -223,6 +270,14 @@ impl Worker {
         self
     }
 
+    /// How long a handler that was cancelled may go on to tidy up, such as to stop a child process,
+    /// before it is dropped. Its task is given back only then. At once by default.
+    #[must_use]
+    pub fn cleanup(mut self, cleanup: Duration) -> Self {
+        self.cleanup = cleanup;
+        self
+    }
+
     /// When to stop by itself.
     #[must_use]
     pub fn until(mut self, until: Until) -> Self {
@@ -245,15 +300,13 @@ impl Worker {
     /// Works until stopped, or until what [`Worker::until`] says. An error means that it could not go
     /// on at all; what it had is given back.
     pub async fn run(self) -> Result<Report> {
-        let lease = self.request.lease.unwrap_or(self.queue.settings().lease);
-        let heart = Heart::start(
-            Arc::clone(&self.queue),
-            self.env.clone(),
-            self.queue.heartbeat_every(lease),
-            self.concurrency,
-        )?;
-        let mut shift =
-            Shift { worker: &self, heart, jobs: JoinSet::new(), running: Running::default() };
+        let beat = |queue: &Arc<dyn Queue>| {
+            let lease = self.request.lease.unwrap_or(queue.settings().lease);
+            (Arc::clone(queue), queue.heartbeat_every(lease))
+        };
+        let queues = self.queues.iter().map(beat).collect();
+        let heart = Heart::start(queues, self.env.clone(), self.concurrency)?;
+        let mut shift = Shift::new(&self, heart);
         let ended = shift.work().await;
         shift.wind_down().await;
         let report = shift.heart.report();
@@ -262,190 +315,10 @@ impl Worker {
     }
 }
 
-/// A worker at work.
-struct Shift<'a> {
-    worker: &'a Worker,
-    heart: Heart,
-    jobs: JoinSet<Verdict>,
-    running: Running,
-}
-
-impl Shift<'_> {
-    async fn work(&mut self) -> Result<()> {
-        let Worker { queue, env, stopper, until, concurrency, .. } = self.worker;
-        let mut idle_for = IDLE_POLL.0;
-        while !stopper.gently.is_cancelled() {
-            let free = concurrency.saturating_sub(self.running.len());
-            let mut idle = Idle::default();
-            if free > 0 {
-                let asked = env.monotonic();
-                let polled = self.poll(free.min(MAX_POLL)).await?;
-                if !polled.deliveries.is_empty() {
-                    idle_for = IDLE_POLL.0;
-                }
-                for delivery in polled.deliveries {
-                    self.start(delivery, asked);
-                }
-                idle = polled.idle;
-            }
-            let done = self.running.is_empty()
-                && !idle.more
-                && match until {
-                    Until::Stopped => false,
-                    Until::Idle => true,
-                    Until::Drained => idle.next.is_none() && !idle.paused,
-                };
-            if done {
-                return Ok(());
-            }
-            if idle.more && self.running.len() < *concurrency {
-                self.settle_ready().await;
-                tokio::task::yield_now().await;
-                continue;
-            }
-            let jitter = idle_for.mul_f64(0.75 + 0.5 * env.fraction());
-            let pause =
-                idle.next.map_or(jitter, |next| next.min(jitter)).max(Duration::from_millis(1));
-            let hungry = self.running.len() < *concurrency;
-            tokio::select! {
-                biased;
-                Some(joined) = self.jobs.join_next_with_id(), if !self.running.is_empty() => {
-                    self.finish(joined).await;
-                }
-                () = stopper.gently.cancelled() => {}
-                () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.running.has_unsettled() => {
-                    self.settle_ready().await;
-                }
-                () = queue.wait(pause), if hungry => idle_for = (idle_for * 2).min(IDLE_POLL.1),
-            }
-        }
-        Ok(())
-    }
-
-    /// Claims tasks. A store that fails for a while is waited for; a queue that cannot be used is not.
-    async fn poll(&self, free: usize) -> Result<Polled> {
-        let Worker { queue, request, env, .. } = self.worker;
-        match queue.poll(PollRequest { max: free, ..request.clone() }).await {
-            Ok(polled) => Ok(polled),
-            Err(error) => match error.kind() {
-                ErrorKind::Unavailable | ErrorKind::Full => {
-                    tracing::warn!(%error, "cannot poll now");
-                    env.clock().sleep(TROUBLE_PAUSE).await;
-                    // Nothing is known of what is there: whoever waits for the end must go on.
-                    let idle = Idle { more: true, ..Idle::default() };
-                    Ok(Polled { idle, ..Polled::default() })
-                }
-                _ => Err(error),
-            },
-        }
-    }
-
-    /// Runs the handler for a task that was claimed by a poll begun at `asked`.
-    fn start(&mut self, delivery: Delivery, asked: Duration) {
-        if self.worker.env.monotonic() >= asked + delivery.valid_for {
-            // The runtime was kept busy for so long that the lease has run out meanwhile.
-            self.heart.count(|counts| &counts.lost);
-            return;
-        }
-        let receipt = delivery.receipt.clone();
-        let cancelled = self.heart.keep(&receipt, asked);
-        let job = Job { delivery, cancelled: cancelled.clone() };
-        let handler = Arc::clone(&self.worker.handler);
-        let task = self.jobs.spawn(async move {
-            // In here from the first line on, so that a handler that panics takes nobody with it.
-            let handled = handler(job);
-            // Dropping the handler is what cancels it; the token is for those who cannot be dropped.
-            tokio::select! {
-                biased;
-                verdict = handled => verdict,
-                () = cancelled.cancelled() => Verdict::Release { reason: None, delay: None },
-            }
-        });
-        self.running.add(task.id(), receipt);
-    }
-
-    async fn finish(&mut self, joined: std::result::Result<(Id, Verdict), tokio::task::JoinError>) {
-        self.collect(joined);
-        self.settle_ready().await;
-    }
-
-    fn collect(&mut self, joined: std::result::Result<(Id, Verdict), tokio::task::JoinError>) {
-        let (id, verdict) = match joined {
-            Ok((id, verdict)) => (id, verdict),
-            Err(error) => (error.id(), verdict_of(error)),
-        };
-        self.running.finished(id, verdict);
-    }
-
-    /// Settles all that has finished by now in one go: it costs little more than settling one.
-    async fn settle_ready(&mut self) {
-        while let Some(joined) = self.jobs.try_join_next_with_id() {
-            self.collect(joined);
-        }
-        let unsettled = self.running.take_unsettled();
-        // Not renewed while it is being settled; if that fails it must be, as if nothing had happened.
-        let kept: Vec<_> = unsettled.iter().map(|done| self.heart.forget(&done.receipt)).collect();
-        let kept: HashMap<_, _> =
-            unsettled.iter().map(|done| done.receipt.clone()).zip(kept).collect();
-        for refused in settle::settle(&*self.worker.queue, unsettled, &self.heart).await {
-            if let Some(Some(kept)) = kept.get(&refused.receipt) {
-                self.heart.resume(&refused.receipt, kept.clone());
-            }
-            self.running.put_back(refused, self.worker.env.monotonic());
-        }
-    }
-
-    /// Lets handlers finish, then gives back what is left.
-    async fn wind_down(&mut self) {
-        let Worker { env, stopper, grace, .. } = self.worker;
-        let over = env.clock().sleep(*grace);
-        tokio::pin!(over);
-        while !self.running.is_empty() {
-            tokio::select! {
-                biased;
-                Some(joined) = self.jobs.join_next_with_id(), if !self.jobs.is_empty() => {
-                    self.finish(joined).await;
-                }
-                () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.running.has_unsettled() => {
-                    self.settle_ready().await;
-                }
-                () = stopper.hard.cancelled() => break,
-                () = &mut over => break,
-            }
-        }
-        self.heart.cancel_all();
-        // Handlers are dropped at their next await; one that never comes to it must not keep its task.
-        let patience = env.clock().sleep(Duration::from_secs(1));
-        tokio::pin!(patience);
-        while !self.jobs.is_empty() {
-            tokio::select! {
-                Some(joined) = self.jobs.join_next_with_id() => self.collect(joined),
-                () = &mut patience => break,
-            }
-        }
-        self.running.abandon();
-        self.settle_ready().await;
-        for key in self.running.unsettled() {
-            tracing::error!(%key, "the queue could not be told; the task is redone after its lease");
-        }
-    }
-}
-
-fn verdict_of(error: tokio::task::JoinError) -> Verdict {
-    let error = match error.try_into_panic() {
-        Err(_) => "the handler was aborted".to_owned(),
-        Ok(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            format!("the handler panicked: {}", text.unwrap_or_else(|| "(no message)".to_owned()))
-        }
-    };
-    Verdict::Retry { error, delay: None }
-}
-
 impl std::fmt::Debug for Worker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Worker({} on {})", self.queue.worker_id(), self.queue.address())
+        let addresses: Vec<_> = self.queues.iter().map(|queue| queue.address()).collect();
+        write!(f, "Worker({} on {})", self.queues[0].worker_id(), addresses.join(", "))
     }
 }
 

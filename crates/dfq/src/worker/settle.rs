@@ -1,12 +1,13 @@
 //! Telling the queue what became of tasks, many at a time.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::Id;
 
-use super::Verdict;
 use super::heart::Heart;
+use super::{Observer, Settled, Verdict};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{Receipt, TaskKey};
 use crate::queue::{Nack, Nacked, Queue, Release};
@@ -14,6 +15,8 @@ use crate::queue::{Nack, Nacked, Queue, Release};
 /// A task whose handler is done, but of which the queue does not know yet.
 #[derive(Clone, Debug)]
 pub(super) struct Finished {
+    /// Which of the worker's queues it is of.
+    pub(super) queue: usize,
     pub(super) receipt: Receipt,
     pub(super) verdict: Verdict,
     /// How often the store has refused to hear of it.
@@ -23,7 +26,7 @@ pub(super) struct Finished {
 /// Tasks that this worker has.
 #[derive(Debug, Default)]
 pub(super) struct Running {
-    handled: HashMap<Id, Receipt>,
+    handled: HashMap<Id, (usize, Receipt)>,
     unsettled: Vec<Finished>,
     /// The monotonic time at which to try again what the store refused.
     retry_at: Duration,
@@ -38,22 +41,27 @@ impl Running {
         self.len() == 0
     }
 
-    pub(super) fn add(&mut self, id: Id, receipt: Receipt) {
-        self.handled.insert(id, receipt);
+    pub(super) fn add(&mut self, id: Id, queue: usize, receipt: Receipt) {
+        self.handled.insert(id, (queue, receipt));
+    }
+
+    /// The same for one that no handler will get.
+    pub(super) fn add_finished(&mut self, queue: usize, receipt: Receipt, verdict: Verdict) {
+        self.unsettled.push(Finished { queue, receipt, verdict, tries: 0 });
     }
 
     pub(super) fn finished(&mut self, id: Id, verdict: Verdict) {
-        if let Some(receipt) = self.handled.remove(&id) {
-            self.unsettled.push(Finished { receipt, verdict, tries: 0 });
+        if let Some((queue, receipt)) = self.handled.remove(&id) {
+            self.add_finished(queue, receipt, verdict);
         }
     }
 
     /// What handlers did not come to the end of is given back.
     pub(super) fn abandon(&mut self) {
-        for (_, receipt) in self.handled.drain() {
+        for (_, (queue, receipt)) in self.handled.drain() {
             let verdict =
                 Verdict::Release { reason: Some("its worker stopped".into()), delay: None };
-            self.unsettled.push(Finished { receipt, verdict, tries: 0 });
+            self.unsettled.push(Finished { queue, receipt, verdict, tries: 0 });
         }
     }
 
@@ -80,13 +88,38 @@ impl Running {
     }
 }
 
+/// What became of a task that a worker had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Became {
+    /// Done.
+    Completed,
+    /// To be tried again after this time.
+    Retried(Duration),
+    /// Given up.
+    Failed,
+    /// Given back.
+    Released,
+    /// Somebody else has it now, or has finished it.
+    Lost,
+}
+
 /// Tells the queue; answers with those that it could not take note of and that are still ours.
-pub(super) async fn settle(queue: &dyn Queue, all: Vec<Finished>, heart: &Heart) -> Vec<Finished> {
+pub(super) async fn settle(
+    queue: &Arc<dyn Queue>,
+    all: Vec<Finished>,
+    heart: &Heart,
+    observer: &Observer,
+) -> Vec<Finished> {
+    let became = |finished: &Finished, became: Became| {
+        heart.count(became);
+        let Finished { receipt, verdict, .. } = finished;
+        observer(&Settled { queue, receipt, verdict, became });
+    };
     let mut kinds: [Vec<Finished>; 4] = Default::default();
     for finished in all {
         let kind = match &finished.verdict {
             _ if heart.is_lost(&finished.receipt) => {
-                heart.count(|counts| &counts.lost);
+                became(&finished, Became::Lost);
                 continue;
             }
             Verdict::Ack => 0,
@@ -101,15 +134,10 @@ pub(super) async fn settle(queue: &dyn Queue, all: Vec<Finished>, heart: &Heart)
         if batch.is_empty() {
             continue;
         }
-        let answers = tell(queue, kind, &batch).await;
+        let answers = tell(&**queue, kind, &batch).await;
         for (finished, answer) in batch.into_iter().zip(answers) {
             match answer {
-                Ok(told) => heart.count(|counts| match told {
-                    Told::Completed => &counts.completed,
-                    Told::Retried => &counts.retried,
-                    Told::Failed => &counts.failed,
-                    Told::Released => &counts.released,
-                }),
+                Ok(told) => became(&finished, told),
                 Err(error) if is_passing(&error) => {
                     let key = finished.receipt.key();
                     tracing::warn!(%key, %error, "the queue could not be told; trying again");
@@ -118,7 +146,7 @@ pub(super) async fn settle(queue: &dyn Queue, all: Vec<Finished>, heart: &Heart)
                 Err(error) => {
                     let key = finished.receipt.key();
                     tracing::warn!(%key, %error, "task was not ours any more");
-                    heart.count(|counts| &counts.lost);
+                    became(&finished, Became::Lost);
                 }
             }
         }
@@ -126,20 +154,11 @@ pub(super) async fn settle(queue: &dyn Queue, all: Vec<Finished>, heart: &Heart)
     again
 }
 
-/// What the queue has taken note of.
-#[derive(Clone, Copy)]
-enum Told {
-    Completed,
-    Retried,
-    Failed,
-    Released,
-}
-
-async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<Told>> {
+async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<Became>> {
     let receipts = batch.iter().map(|finished| finished.receipt.clone());
     let with_verdicts = receipts.clone().zip(batch.iter().map(|finished| finished.verdict.clone()));
     match kind {
-        0 => all(queue.ack(receipts.collect()).await, Told::Completed),
+        0 => all(queue.ack(receipts.collect()).await, Became::Completed),
         1 => {
             let nacks = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
                 Verdict::Retry { error, delay } => Some(Nack { receipt, error, delay }),
@@ -147,8 +166,8 @@ async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<
             });
             let answers = queue.nack(nacks.collect()).await.into_iter();
             let told = |nacked| match nacked {
-                Nacked::Again(_) => Told::Retried,
-                Nacked::GivenUp => Told::Failed,
+                Nacked::Again(wait) => Became::Retried(wait),
+                Nacked::GivenUp => Became::Failed,
             };
             answers.map(|answer| answer.map(told)).collect()
         }
@@ -157,19 +176,19 @@ async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<
                 Verdict::Fail { reason } => Some((receipt, reason)),
                 _ => None,
             });
-            all(queue.fail(failures.collect()).await, Told::Failed)
+            all(queue.fail(failures.collect()).await, Became::Failed)
         }
         _ => {
             let releases = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
                 Verdict::Release { reason, delay } => Some(Release { receipt, delay, reason }),
                 _ => None,
             });
-            all(queue.release(releases.collect()).await, Told::Released)
+            all(queue.release(releases.collect()).await, Became::Released)
         }
     }
 }
 
-fn all(answers: Vec<Result<()>>, told: Told) -> Vec<Result<Told>> {
+fn all(answers: Vec<Result<()>>, told: Became) -> Vec<Result<Became>> {
     answers.into_iter().map(|answer| answer.map(|()| told)).collect()
 }
 

@@ -300,7 +300,7 @@ fn settle(queue: &dyn Queue, dir: &Path, layout: Layout) -> Result<(), String> {
     if rest > 0 {
         return Err(format!("{rest} tasks are still pending"));
     }
-    let problems = futures::executor::block_on(queue.check()).map_err(|e| e.to_string())?;
+    let problems = futures::executor::block_on(queue.check(false)).map_err(|e| e.to_string())?;
     if !problems.is_empty() {
         return Err(format!("the tree has problems: {problems:?}"));
     }

@@ -113,7 +113,7 @@ fn versions_differ_by_content_and_by_time() {
 }
 
 #[test]
-fn only_failures_and_lost_leases_count() {
+fn earlier_attempts_are_counted_by_how_they_ended() {
     let history = [
         seen(1, Some(LeaseState::Failed), 0, 100),
         seen(2, None, 0, 100),
@@ -121,7 +121,7 @@ fn only_failures_and_lost_leases_count() {
         seen(4, Some(LeaseState::Withdrawn), 0, 100),
         seen(5, Some(LeaseState::Failed), 0, 100),
     ];
-    assert_eq!(tally(&history), Tally { failed: 2, lost: 1 });
+    assert_eq!(tally(&history), Earlier { failed: 2, lost: 1, released: 1 });
     let unlocked = [seen(1, None, 0, 100), seen(2, Some(LeaseState::Released), 50, 0)];
-    assert_eq!(tally(&unlocked), Tally::default());
+    assert_eq!(tally(&unlocked), Earlier::default());
 }

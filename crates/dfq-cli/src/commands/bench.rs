@@ -1,0 +1,224 @@
+//! `dfq bench`: what a store gives, measured through the library, beside what the bare filesystem does.
+//!
+//! Invariant: it writes only into a folder that it made, never into a queue's tree, and removes that
+//! folder however it ends.
+
+mod measure;
+mod place;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use dfq::model::Durability;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::context::Context;
+use crate::exit::Answer;
+use crate::output::{self, Table, thousands};
+use measure::{Figures, Measure};
+use place::Place;
+
+/// Measure push, claim and ack on a store
+///
+/// Makes queues of its own in a fresh folder below DIR, and removes them. If DIR is a queue, the folder
+/// stands beside it; if there is no DIR, it is made and removed again. Everything runs in this one
+/// process: what several machines get from a shared store may differ.
+#[derive(Args, Debug)]
+pub(crate) struct Bench {
+    /// A folder on the store to be measured, or a queue on it
+    #[arg(value_name = "DIR")]
+    address: String,
+    /// How many tasks each row is measured with
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    tasks: u32,
+    /// How many workers at once in the parallel rows
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    workers: u16,
+    /// How large a task is
+    #[arg(long, value_name = "BYTES", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    size: u32,
+    /// What a push or ack that returned survives: a power cut, or only the process
+    #[arg(long, value_enum, default_value = "durable")]
+    durability: Survives,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Survives {
+    Durable,
+    Relaxed,
+}
+
+/// How many tasks go into one call in the rows for batches.
+const BATCH: usize = 64;
+
+/// One line of the table.
+#[derive(Serialize)]
+struct Row {
+    operation: &'static str,
+    /// Tasks in one call.
+    batch: usize,
+    workers: usize,
+    tasks: u64,
+    tasks_per_second: f64,
+    /// Of one call, in milliseconds.
+    p50_ms: f64,
+    p99_ms: f64,
+}
+
+/// What it ran on, for programs.
+#[derive(Serialize)]
+struct Ground<'a> {
+    folder: &'a str,
+    filesystem: &'a str,
+    durability: &'static str,
+    version: &'static str,
+}
+
+impl Bench {
+    pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
+        let path = context.path(&self.address)?.1;
+        let stop = CancellationToken::new();
+        let signal = tokio::spawn(crate::exit::stop_signal(stop.clone()));
+        let place = Place::make(&path, &context.env).await?;
+        let measured = self.measure(context, &place, &stop).await;
+        // Removed before anything else is said: whoever reads us may go away.
+        let removed = place.remove();
+        let rows = measured?;
+        removed?;
+        if stop.is_cancelled() {
+            return Ok(Answer::Killed(signal.await.unwrap_or(2)));
+        }
+        if !context.json && !context.quiet {
+            self.explain(&rows);
+        }
+        Ok(Answer::Yes)
+    }
+
+    async fn measure(
+        &self,
+        context: &Context,
+        place: &Place,
+        stop: &CancellationToken,
+    ) -> Result<Vec<Row>> {
+        let durability = match self.durability {
+            Survives::Durable => Durability::Durable,
+            Survives::Relaxed => Durability::Relaxed,
+        };
+        let word = if self.durability == Survives::Durable { "durable" } else { "relaxed" };
+        let folder = output::printable(&place.below().display().to_string());
+        let ground = Ground {
+            folder: &folder,
+            filesystem: place.filesystem(),
+            durability: word,
+            version: env!("CARGO_PKG_VERSION"),
+        };
+        if context.json {
+            output::json_line(&ground)?;
+        } else {
+            let Ground { filesystem, version, .. } = ground;
+            let tasks = format!("{} tasks of {} bytes", thousands(self.tasks.into()), self.size);
+            let build = if cfg!(debug_assertions) { " (a debug build, slower)" } else { "" };
+            output::line(&format!(
+                "dfq {version}{build} on {filesystem} at {folder}, {word}, {tasks}"
+            ))?;
+        }
+        let measure = Measure {
+            env: context.env.clone(),
+            folder: place.folder().to_owned(),
+            durability,
+            tasks: self.tasks as usize,
+            size: self.size as usize,
+            stop: stop.clone(),
+        };
+        let mut rows = Rows { context, table: Table::new(&HEAD), rows: Vec::new() };
+        rows.add("write, fsync, rename", 1, 1, measure.raw().await?)?;
+        let one = vec![(1, 1), (BATCH, 1)];
+        let many = usize::from(self.workers);
+        let parallel = if many > 1 { vec![(1, many), (BATCH, many)] } else { Vec::new() };
+        let bar = crate::many::progress(4 * u64::from(self.tasks));
+        for (batch, workers) in one.into_iter().chain(parallel) {
+            let [push, claim, ack] = measure.queue(batch, workers).await?;
+            if stop.is_cancelled() {
+                break;
+            }
+            bar.inc(u64::from(self.tasks));
+            rows.add("push", batch, workers, push)?;
+            rows.add("claim", batch, workers, claim)?;
+            rows.add("ack", batch, workers, ack)?;
+        }
+        bar.finish_and_clear();
+        if !context.json && !stop.is_cancelled() {
+            rows.table.print()?;
+        }
+        Ok(rows.rows)
+    }
+
+    /// What the figures mean, as far as this run shows it.
+    fn explain(&self, rows: &[Row]) {
+        let p50 = |operation: &str| {
+            rows.iter().find(|row| row.operation == operation && row.batch == 1).map(|r| r.p50_ms)
+        };
+        eprintln!(
+            "Times are of one call: half of the calls took no longer than p50, 99 of 100 no longer \
+             than p99."
+        );
+        if self.durability == Survives::Relaxed {
+            eprintln!("Relaxed: nothing waited for the disk, except in the first row.");
+            return;
+        }
+        if let (Some(raw), Some(push)) = (p50("write, fsync, rename"), p50("push"))
+            && raw > 0.0
+        {
+            eprintln!(
+                "A single push took {:.1} times the bare write, fsync and rename of {} bytes: that \
+                 wait is the store's own; batches and workers share it.",
+                push / raw,
+                measure::RAW_BYTES
+            );
+        }
+    }
+}
+
+const HEAD: [&str; 6] = ["OPERATION", "PER CALL", "WORKERS", "TASKS/S", "P50", "P99"];
+
+struct Rows<'a> {
+    context: &'a Context,
+    table: Table,
+    rows: Vec<Row>,
+}
+
+impl Rows<'_> {
+    fn add(
+        &mut self,
+        operation: &'static str,
+        batch: usize,
+        workers: usize,
+        figures: Figures,
+    ) -> Result<()> {
+        // Microseconds are as fine as this gets.
+        let millis = |percent| figures.percentile(percent).as_micros() as f64 / 1000.0;
+        let row = Row {
+            operation,
+            batch,
+            workers,
+            tasks: figures.tasks,
+            tasks_per_second: figures.rate().round(),
+            p50_ms: millis(50),
+            p99_ms: millis(99),
+        };
+        if self.context.json {
+            output::json_line(&row)?;
+        } else {
+            self.table.row([
+                operation.to_owned(),
+                batch.to_string(),
+                workers.to_string(),
+                thousands(row.tasks_per_second.round() as u64),
+                format!("{:.2} ms", row.p50_ms),
+                format!("{:.2} ms", row.p99_ms),
+            ]);
+        }
+        self.rows.push(row);
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! `dfq init`: make a queue with settings of one's own.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use dfq::model::{Backoff, Durability, Layout, Shared};
+use dfq::{OpenOptions, Settings};
+
+use crate::args::duration;
+use crate::context::{Context, absolute};
+use crate::exit::{Answer, invalid};
+
+/// Make a queue, with settings of one's own
+///
+/// The first push makes a queue too, with the settings of dfq.toml or the defaults shown here. A
+/// queue's settings are kept in its queue.json and hold for everyone who uses it.
+#[derive(Args, Debug)]
+pub(crate) struct Init {
+    /// The queue
+    queue: String,
+    /// How names are laid out: in 256 folders by hash, or all in one
+    #[arg(long, value_enum)]
+    layout: Option<LayoutName>,
+    /// Who may use it: whoever their umask lets in, or every member of the folder's group
+    #[arg(long, value_enum)]
+    shared: Option<SharedName>,
+    /// For how long a claim holds without a heartbeat [default: 10m]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    lease: Option<Duration>,
+    /// How many failures end a task [default: 5]
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u32>,
+    /// How many leases that ran out end a task [default: 10]
+    #[arg(long, value_name = "N")]
+    max_lost: Option<u32>,
+    /// The wait after the first failure; it doubles with each further one [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    backoff: Option<Duration>,
+    /// The longest wait between attempts [default: 15m]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    backoff_max: Option<Duration>,
+    /// What a push or ack that returned survives: a power cut, or only the process
+    #[arg(long, value_enum)]
+    durability: Option<DurabilityName>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LayoutName {
+    Sharded,
+    Flat,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SharedName {
+    Umask,
+    Group,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DurabilityName {
+    Durable,
+    Relaxed,
+}
+
+impl Init {
+    pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
+        let (target, path) = context.path(&self.queue)?;
+        if dfq::open(&path, OpenOptions::existing()).await.is_ok() {
+            let there = absolute(&path);
+            let hint = "its settings stand in queue.json";
+            return Err(invalid(format!("{} is a queue already; {hint}", there.display())));
+        }
+        context.create(&path, self.settings(target.settings)).await?;
+        Ok(Answer::Yes)
+    }
+
+    /// Flags before dfq.toml before defaults.
+    fn settings(&self, configured: Settings) -> Settings {
+        Settings {
+            layout: self.layout.map_or(configured.layout, |layout| match layout {
+                LayoutName::Sharded => Layout::Sharded,
+                LayoutName::Flat => Layout::Flat,
+            }),
+            shared: self.shared.map_or(configured.shared, |shared| match shared {
+                SharedName::Umask => Shared::Umask,
+                SharedName::Group => Shared::Group,
+            }),
+            durability: self.durability.map_or(
+                configured.durability,
+                |durability| match durability {
+                    DurabilityName::Durable => Durability::Durable,
+                    DurabilityName::Relaxed => Durability::Relaxed,
+                },
+            ),
+            lease: self.lease.unwrap_or(configured.lease),
+            max_attempts: self.max_attempts.unwrap_or(configured.max_attempts),
+            max_lost: self.max_lost.unwrap_or(configured.max_lost),
+            backoff: Backoff {
+                base: self.backoff.unwrap_or(configured.backoff.base),
+                max: self.backoff_max.unwrap_or(configured.backoff.max),
+            },
+            ..configured
+        }
+    }
+}

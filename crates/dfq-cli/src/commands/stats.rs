@@ -1,0 +1,311 @@
+//! `dfq stats`: how many tasks there are, once or again and again, and alarms on it.
+
+mod alarm;
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use dfq::Queue;
+use dfq::queue::{Detail, Stats as Counted};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::args::duration;
+use crate::context::Context;
+use crate::exit::{Answer, invalid, not_found};
+use crate::output::{self, Table};
+use alarm::Alarm;
+
+/// Count tasks
+///
+/// Pending tasks are ready (for a worker), leased (a worker has them), stale (their worker went
+/// silent), in backoff (until their next attempt) or damaged. To tell which takes a look into each;
+/// --fast only counts them.
+///
+/// --fail-if takes METRIC OP VALUE, as 'failed>0' or 'oldest>1h': a metric is pending, ready, leased,
+/// stale, backoff, damaged, scheduled, completed, failed or oldest (the age of the oldest pending
+/// task; never true if there is none), OP one of > >= < <= =. If it holds for any queue the exit
+/// status is 1, and stderr says which. With --watch, that ends the watching.
+#[derive(Args, Debug)]
+pub(crate) struct Stats {
+    /// The queues; without any, all in dfq.toml that exist
+    #[arg(value_name = "QUEUE")]
+    queues: Vec<String>,
+    /// Do not look into pending tasks, only count them
+    #[arg(long)]
+    fast: bool,
+    /// Count again and again, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// How often with --watch
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2s", requires = "watch")]
+    every: Duration,
+    /// Exit with status 1 if this holds; may be given more than once
+    #[arg(long, value_name = "CONDITION")]
+    fail_if: Vec<Alarm>,
+}
+
+/// A queue, and what was counted in it.
+struct Line {
+    name: String,
+    counted: Counted,
+    now: Timestamp,
+}
+
+#[derive(Serialize)]
+struct LineJson<'a> {
+    at: String,
+    queue: &'a str,
+    pending: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ready: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leased: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stale: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backoff: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damaged: Option<u64>,
+    scheduled: u64,
+    completed: u64,
+    failed: u64,
+    paused: bool,
+    /// When the oldest pending task was pushed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_seconds: Option<u64>,
+}
+
+impl Stats {
+    pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
+        if let Some(alarm) = self.fail_if.iter().find(|alarm| self.fast && !alarm.is_cheap()) {
+            return Err(invalid(format!(
+                "'{alarm}' needs a look into each task: leave out --fast"
+            )));
+        }
+        let queues = self.open(context).await?;
+        if !self.watch {
+            let lines = self.count(&queues).await?;
+            self.print(context, &lines)?;
+            return Ok(Answer::yes_if(!self.alarmed(&lines)));
+        }
+        let mut stop = std::pin::pin!(tokio::signal::ctrl_c());
+        let repaint = std::io::stdout().is_terminal() && !context.json;
+        let mut painted = 0;
+        loop {
+            let lines = tokio::select! {
+                lines = self.count(&queues) => lines?,
+                _ = &mut stop => return Ok(Answer::Yes),
+            };
+            if repaint {
+                painted = repaint_over(painted, &table(&lines).lines(output::terminal_width()))?;
+            } else if context.json {
+                self.print(context, &lines)?;
+            } else {
+                lines.iter().try_for_each(|line| output::line(&one_line(line)))?;
+            }
+            if self.alarmed(&lines) {
+                return Ok(Answer::No);
+            }
+            tokio::select! {
+                () = context.env.clock().sleep(self.every.max(Duration::from_millis(100))) => {}
+                _ = &mut stop => return Ok(Answer::Yes),
+            }
+        }
+    }
+
+    async fn open(&self, context: &Context) -> Result<Vec<(String, Arc<dyn Queue>)>> {
+        open_all(context, &self.queues).await
+    }
+
+    async fn count(&self, queues: &[(String, Arc<dyn Queue>)]) -> Result<Vec<Line>> {
+        let detail = if self.fast { Detail::Counts } else { Detail::States };
+        let mut lines = Vec::with_capacity(queues.len());
+        for (name, queue) in queues {
+            let counted = queue.stats(detail).await?;
+            lines.push(Line { name: name.clone(), counted, now: queue.now().await });
+        }
+        Ok(lines)
+    }
+
+    fn print(&self, context: &Context, lines: &[Line]) -> Result<()> {
+        if context.json {
+            return lines.iter().try_for_each(|line| output::json_line(&LineJson::new(line)));
+        }
+        table(lines).print()
+    }
+
+    /// Says which alarms hold, and answers whether any does.
+    fn alarmed(&self, lines: &[Line]) -> bool {
+        let mut any = false;
+        for line in lines {
+            for alarm in &self.fail_if {
+                if let Some(value) = alarm.holds(&line.counted, line.now) {
+                    let name = output::printable(&line.name);
+                    eprintln!("dfq: {name}: {} is {value} ({alarm})", alarm.metric());
+                    any = true;
+                }
+            }
+        }
+        any
+    }
+}
+
+/// Opens the queues that were named; or all in dfq.toml, less those that are not there yet.
+pub(super) async fn open_all(
+    context: &Context,
+    names: &[String],
+) -> Result<Vec<(String, Arc<dyn Queue>)>> {
+    let mut queues = Vec::new();
+    for name in names {
+        queues.push((name.clone(), context.open(name).await?));
+    }
+    if !names.is_empty() {
+        return Ok(queues);
+    }
+    let known: Vec<String> = context.config.names().map(str::to_owned).collect();
+    if known.is_empty() {
+        return Err(invalid("which queue? There is no dfq.toml here that names any"));
+    }
+    for name in known {
+        match context.open(&name).await {
+            Ok(queue) => queues.push((name, queue)),
+            Err(error) if is_missing(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if queues.is_empty() {
+        let file = context.config.file().map(|file| file.display().to_string());
+        let file = file.unwrap_or_default();
+        let hint = "the first `dfq push` makes one, or `dfq init`";
+        return Err(not_found(format!("none of the queues in {file} exists yet; {hint}")));
+    }
+    Ok(queues)
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<dfq::Error>();
+    error.is_some_and(|error| error.kind() == dfq::ErrorKind::NotFound)
+}
+
+impl<'a> LineJson<'a> {
+    fn new(line: &'a Line) -> Self {
+        let counted = &line.counted;
+        let states = counted.states;
+        let oldest = states.and_then(|states| states.oldest);
+        Self {
+            at: output::time(line.now),
+            queue: &line.name,
+            pending: counted.pending,
+            ready: states.map(|states| states.ready),
+            leased: states.map(|states| states.leased),
+            stale: states.map(|states| states.stale),
+            backoff: states.map(|states| states.backoff),
+            damaged: states.map(|states| states.damaged),
+            scheduled: counted.scheduled,
+            completed: counted.completed,
+            failed: counted.failed,
+            paused: counted.paused,
+            oldest_at: oldest.map(output::time),
+            oldest_seconds: oldest.map(|oldest| alarm::age(oldest, line.now).as_secs()),
+        }
+    }
+}
+
+/// What there is to say of a queue, by name. The same for a list and for a row.
+pub(super) fn figures(counted: &Counted, now: Timestamp) -> Vec<(&'static str, String)> {
+    let mut figures = vec![("pending", output::thousands(counted.pending))];
+    if let Some(states) = counted.states {
+        figures.extend([
+            ("ready", output::thousands(states.ready)),
+            ("leased", output::thousands(states.leased)),
+            ("stale", output::thousands(states.stale)),
+            ("backoff", output::thousands(states.backoff)),
+            ("damaged", output::thousands(states.damaged)),
+        ]);
+    }
+    figures.extend([
+        ("scheduled", output::thousands(counted.scheduled)),
+        ("completed", output::thousands(counted.completed)),
+        ("failed", output::thousands(counted.failed)),
+    ]);
+    if let Some(states) = counted.states {
+        figures.push(("oldest", output::age(states.oldest, now)));
+    }
+    figures
+}
+
+/// One queue is a list, several are a table.
+fn table(lines: &[Line]) -> Table {
+    if let [line] = lines {
+        let mut table = Table::new(&["QUEUE", ""]);
+        table.relabel(1, &line.name);
+        for (name, figure) in figures(&line.counted, line.now) {
+            let part = matches!(name, "ready" | "leased" | "stale" | "backoff" | "damaged");
+            let name = if part { format!("  {name}") } else { name.to_owned() };
+            table.row([name, figure]);
+        }
+        if line.counted.paused {
+            table.row(["paused".to_owned(), "yes".to_owned()]);
+        }
+        return table;
+    }
+    // What matters most stands where a narrow terminal does not cut it.
+    let mut columns = vec!["PENDING", "READY", "LEASED", "STALE", "BACKOFF", "FAILED", "OLDEST"];
+    columns.extend(["SCHEDULED", "COMPLETED", "DAMAGED"]);
+    let fast = lines.iter().all(|line| line.counted.states.is_none());
+    let is_damaged = |line: &Line| line.counted.states.is_some_and(|states| states.damaged > 0);
+    columns.retain(|column| match *column {
+        "READY" | "LEASED" | "STALE" | "BACKOFF" | "OLDEST" => !fast,
+        "DAMAGED" => lines.iter().any(is_damaged),
+        _ => true,
+    });
+    let head: Vec<&str> = std::iter::once("QUEUE").chain(columns.iter().copied()).collect();
+    let mut table = Table::new(&head);
+    for line in lines {
+        let figures = figures(&line.counted, line.now);
+        let figure = |column: &&str| {
+            let found = figures.iter().find(|(name, _)| name.eq_ignore_ascii_case(column));
+            found.map_or_else(String::new, |(_, figure)| figure.clone())
+        };
+        let paused = if line.counted.paused { " (paused)" } else { "" };
+        let name = format!("{}{paused}", line.name);
+        table.row(std::iter::once(name).chain(columns.iter().map(figure)));
+    }
+    table
+}
+
+/// A queue at a moment, for a log.
+fn one_line(line: &Line) -> String {
+    let figures = figures(&line.counted, line.now);
+    let figures: Vec<String> = figures
+        .iter()
+        .map(|(name, figure)| format!("{name}={}", figure.replace(',', "")))
+        .collect();
+    let paused = if line.counted.paused { " paused" } else { "" };
+    let name = output::printable(&line.name);
+    format!("{} {name} {}{paused}", output::time(line.now), figures.join(" "))
+}
+
+/// Paints lines over those painted before; answers how many there are now.
+fn repaint_over(painted: u16, lines: &[String]) -> Result<u16> {
+    use crossterm::{cursor, terminal};
+    let mut out = std::io::stdout().lock();
+    if painted > 0 {
+        crossterm::queue!(out, cursor::MoveToPreviousLine(painted))?;
+    }
+    crossterm::queue!(out, terminal::Clear(terminal::ClearType::FromCursorDown))?;
+    // More than fits would scroll away from under the cursor.
+    let fits = terminal::size().map_or(24, |(_, rows)| rows.saturating_sub(1).max(1));
+    let lines = &lines[..lines.len().min(usize::from(fits))];
+    for line in lines {
+        writeln!(out, "{line}")?;
+    }
+    out.flush()?;
+    Ok(u16::try_from(lines.len()).unwrap_or(fits))
+}

@@ -1,0 +1,139 @@
+//! What `top` finds out about a queue in one go, within bounds: a large queue is counted by names
+//! only.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use anyhow::Result;
+use dfq::Queue;
+use dfq::queue::{Detail, PendingStates, Stats, TaskState, TaskView, WorkerRecord};
+use jiff::Timestamp;
+
+use crate::commands::failed;
+use crate::commands::workers::Life;
+use crate::context::Context;
+use crate::select::{Selection, StateName, last_error};
+
+/// With more pending tasks than this, they are not looked into.
+const PENDING: u64 = 20_000;
+/// With more failed ones than this, the latest are not looked for.
+const FAILED: u64 = 20_000;
+/// So many of each are kept: more than any screen shows.
+const KEPT: usize = 200;
+
+/// A queue at a moment.
+pub(super) struct Look {
+    pub(super) name: String,
+    pub(super) stats: Stats,
+    /// Completed and failed for each second since the look before.
+    pub(super) rates: Option<(f64, f64)>,
+    pub(super) workers: Vec<WorkerRecord>,
+    /// Those that end first.
+    pub(super) leases: Vec<Lease>,
+    /// The newest.
+    pub(super) failures: Vec<Failure>,
+    pub(super) now: Timestamp,
+    taken: Duration,
+}
+
+pub(super) struct Lease {
+    pub(super) id: String,
+    pub(super) worker_id: String,
+    pub(super) since: Option<Timestamp>,
+    pub(super) until: Timestamp,
+}
+
+#[derive(Clone)]
+pub(super) struct Failure {
+    pub(super) id: String,
+    pub(super) at: Option<Timestamp>,
+    pub(super) error: String,
+}
+
+impl Look {
+    pub(super) async fn at(
+        name: &str,
+        queue: &dyn Queue,
+        before: Option<&Self>,
+        context: &Context,
+    ) -> Result<Self> {
+        let taken = context.env.monotonic();
+        let mut stats = queue.stats(Detail::Counts).await?;
+        let mut leases = Vec::new();
+        if stats.pending <= PENDING {
+            let (states, pending) = pending(queue, &mut leases).await?;
+            stats.states = Some(states);
+            stats.pending = pending;
+        }
+        leases.sort_by(|a, b| (a.until, &a.id).cmp(&(b.until, &b.id)));
+        leases.truncate(KEPT);
+        let failures = match before {
+            // Records of finished tasks do not change.
+            Some(before) if before.stats.failed == stats.failed => before.failures.clone(),
+            _ if stats.failed <= FAILED => latest(queue).await?,
+            _ => Vec::new(),
+        };
+        let now = queue.now().await;
+        let mut workers = queue.workers().await?;
+        workers.sort_by_key(|worker| Life::of(worker, now));
+        let rates = before.and_then(|before| {
+            let seconds = taken.checked_sub(before.taken)?.as_secs_f64();
+            let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
+            (seconds > 0.0).then(|| {
+                let completed = rate(stats.completed, before.stats.completed);
+                (completed, rate(stats.failed, before.stats.failed))
+            })
+        });
+        Ok(Self { name: name.to_owned(), stats, rates, workers, leases, failures, now, taken })
+    }
+}
+
+#[cfg(test)]
+impl Look {
+    pub(super) fn made_up(
+        name: &str,
+        stats: Stats,
+        leases: Vec<Lease>,
+        failures: Vec<Failure>,
+    ) -> Self {
+        let (workers, now, taken) = (Vec::new(), Timestamp::UNIX_EPOCH, Duration::ZERO);
+        Self { name: name.to_owned(), stats, rates: None, workers, leases, failures, now, taken }
+    }
+}
+
+/// Counts pending tasks by state, and notes who has which.
+async fn pending(queue: &dyn Queue, leases: &mut Vec<Lease>) -> Result<(PendingStates, u64)> {
+    let mut states = PendingStates::default();
+    let mut pending = 0;
+    let selection = Selection { state: vec![StateName::Pending], ..Selection::default() };
+    let each = |view: TaskView| {
+        pending += 1;
+        if let Some(created) = view.meta.created_at {
+            states.oldest = Some(states.oldest.map_or(created, |oldest| oldest.min(created)));
+        }
+        match view.state {
+            TaskState::Leased { worker_id, until } => {
+                states.leased += 1;
+                let since = view.attempts.last().map(|attempt| attempt.created_at);
+                leases.push(Lease { id: view.key.id().to_string(), worker_id, since, until });
+            }
+            TaskState::Stale { .. } => states.stale += 1,
+            TaskState::Backoff { .. } => states.backoff += 1,
+            TaskState::Damaged => states.damaged += 1,
+            _ => states.ready += 1,
+        }
+        Ok(ControlFlow::Continue(()))
+    };
+    selection.visit(queue, each).await?;
+    Ok((states, pending))
+}
+
+async fn latest(queue: &dyn Queue) -> Result<Vec<Failure>> {
+    let (views, _) = failed::newest(queue, &[], KEPT).await?;
+    let failure = |view: &TaskView| Failure {
+        id: view.key.id().to_string(),
+        at: view.finished_at,
+        error: last_error(view).unwrap_or_default(),
+    };
+    Ok(views.iter().map(failure).collect())
+}

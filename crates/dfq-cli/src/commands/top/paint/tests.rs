@@ -1,0 +1,46 @@
+use dfq::queue::Stats;
+use jiff::Timestamp;
+use unicode_width::UnicodeWidthStr;
+
+use super::super::look::{Failure, Lease, Look};
+use super::*;
+
+fn look(name: &str, many: usize) -> Look {
+    let now = Timestamp::UNIX_EPOCH;
+    let id = |n: usize| format!("tâche\u{1b}[2J-日本-{n}");
+    let lease = |n| Lease { id: id(n), worker_id: "w".into(), since: None, until: now };
+    let failure = |n| Failure { id: id(n), at: Some(now), error: "boom\r\nagain".into() };
+    Look::made_up(
+        name,
+        Stats { pending: 7, paused: true, ..Stats::default() },
+        (0..many).map(lease).collect(),
+        (0..many).map(failure).collect(),
+    )
+}
+
+#[test]
+fn it_fits_any_screen_and_obeys_nobody() {
+    for many in [0, 1, 50] {
+        let looks = [look("a", many), look("b\u{7}", many)];
+        for width in [0, 1, 2, 10, 80, 300] {
+            for height in [0, 1, 2, 5, 11, 24, 200] {
+                for looks in [&looks[..0], &looks[..1], &looks[..]] {
+                    let lines = lines(looks, width, height);
+                    assert!(lines.len() <= height, "{width}x{height}");
+                    for line in lines {
+                        assert!(line.width() <= width, "{width}x{height}: {line}");
+                        assert!(!line.contains(char::is_control), "{line:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_part_has_its_share() {
+    let lines = lines(&[look("a", 50)], 80, 24);
+    for part in ["LEASED", "FAILED", "PAUSED"] {
+        assert!(lines.iter().any(|line| line.contains(part)), "{part}: {lines:#?}");
+    }
+}

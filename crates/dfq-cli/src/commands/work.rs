@@ -1,0 +1,359 @@
+//! `dfq work`: run a command for each task.
+//!
+//! `template` makes its arguments, `child` starts and stops processes, `once` runs one for each task,
+//! `stream` keeps one for each slot, `output` passes on what they print, `progress` says how it goes,
+//! `halt` decides when to stop rather than burn the queue. Leases, retries and give-backs are the
+//! library's `Worker`.
+
+mod child;
+mod halt;
+mod once;
+mod output;
+mod progress;
+mod stream;
+mod template;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use dfq::queue::Detail;
+use dfq::worker::{Job, Report, Stopper, Until, Verdict, Worker};
+use dfq::{Env, Error, ErrorKind, OpenOptions, Queue};
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::args::duration;
+use crate::context::Context;
+use crate::exit::{Answer, invalid};
+use halt::{Halt, Limit};
+use once::Once;
+use output::Logs;
+use progress::Progress;
+use stream::Slots;
+use template::Template;
+
+/// Run a command for each task
+///
+/// The task's JSON is on the command's stdin. In its arguments, {.field} and {.a.b} stand for members
+/// of the task and {} for all of it; no shell comes between. DFQ_TASK_ID, DFQ_ATTEMPT, DFQ_FENCE,
+/// DFQ_QUEUE and DFQ_RECEIPT are in its environment.
+///
+/// Exit status 0 completes the task; 65 fails it at once; 75 gives it back after a pause without
+/// counting; 126 and 127 mean that the command cannot be run, and stop the worker. Any other, a signal
+/// or --timeout, tries the task again after the queue's backoff, with the end of stderr kept.
+///
+/// Several queues are worked on in the order given: the second only while the first has nothing to do.
+/// SIGTERM or Ctrl-C stops claiming, lets commands finish within --grace, and gives the rest back; a
+/// second one stops at once.
+#[derive(Args, Debug)]
+#[command(override_usage = "dfq work [OPTIONS] QUEUE… -- COMMAND [ARG…]")]
+pub(crate) struct Work {
+    /// The queues, the most urgent first
+    #[arg(value_name = "QUEUE", required = true)]
+    queues: Vec<String>,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+    /// How many tasks at once
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    jobs: u16,
+    /// Keep one command running in each slot: a task on each line of its stdin, a verdict on each line
+    /// of its stdout: {"ok":true}, {"retry":"why","delay":"5m"}, {"fail":"why"} or {"release":"why"}
+    #[arg(long)]
+    stream: bool,
+    /// For how long a claim holds if this worker dies, instead of the queue's own lease
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    lease: Option<Duration>,
+    /// Stop a command that takes longer
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    timeout: Option<Duration>,
+    /// Give tasks up after so many failures, instead of the queue's own limit
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_attempts: Option<u32>,
+    /// Only tasks whose schema_version lies in this range, as 1..2
+    #[arg(long, value_name = "A..B", value_parser = schema_range)]
+    schema: Option<(i64, i64)>,
+    /// End when nothing is left; waits for backoffs, for delayed tasks, and for other workers' tasks
+    #[arg(long, conflicts_with = "until")]
+    drain: bool,
+    /// End when nothing can be claimed now (idle), or when nothing is left (drained)
+    #[arg(long, value_enum)]
+    until: Option<UntilName>,
+    /// Stop claiming after this time
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    stop_after: Option<Duration>,
+    /// End after so many tasks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    /// Stop when so many commands failed, as fail=10, or such a part of them, as fail=50%
+    #[arg(long, value_name = "fail=N|N%")]
+    halt: Option<Limit>,
+    /// How long commands may go on after a signal
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "20s")]
+    grace: Duration,
+    /// Put each command's output into a file here instead of printing it
+    #[arg(long, value_name = "DIR")]
+    log_dir: Option<PathBuf>,
+    /// Let values that begin with a dash be whole arguments
+    #[arg(long)]
+    allow_dash: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum UntilName {
+    Idle,
+    Drained,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    completed: u64,
+    retried: u64,
+    failed: u64,
+    released: u64,
+    lost: u64,
+    seconds: f64,
+    halted: Option<String>,
+}
+
+/// How long a command may take to end after it was told to, before its task is given back anyway.
+const CLEANUP: Duration = Duration::from_secs(5);
+
+/// How often the queues are counted for the live line.
+const COUNT_EVERY: Duration = Duration::from_secs(10);
+
+/// What every handler shares.
+struct Shop {
+    env: Env,
+    timeout: Option<Duration>,
+    progress: Arc<Progress>,
+    logs: Option<Logs>,
+    halt: Halt,
+    /// Stop commands without asking them first.
+    hard: CancellationToken,
+}
+
+impl Work {
+    pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
+        let template = Template::new(&self.command, self.allow_dash)?;
+        if self.stream && template.has_fields() {
+            return Err(invalid(
+                "with --stream the command is started before there is a task; it reads tasks from stdin",
+            ));
+        }
+        let mut queues = Vec::with_capacity(self.queues.len());
+        let mut worker_id = None;
+        for queue in &self.queues {
+            let options = OpenOptions {
+                worker_id: worker_id.clone(),
+                max_attempts: self.max_attempts,
+                ..OpenOptions::existing()
+            };
+            let opened = context.open_with(queue, options).await?;
+            worker_id = Some(opened.worker_id().to_owned());
+            queues.push(opened);
+        }
+        let progress = Progress::new(context.env.clone(), context.quiet, context.verbose);
+        let shop = Arc::new(Shop {
+            env: context.env.clone(),
+            timeout: self.timeout,
+            progress: Arc::new(progress),
+            logs: self.log_dir.as_deref().map(Logs::new).transpose()?,
+            halt: Halt::new(self.halt),
+            hard: CancellationToken::new(),
+        });
+        self.work(context, &shop, template, &queues).await
+    }
+
+    async fn work(
+        &self,
+        context: &Context,
+        shop: &Arc<Shop>,
+        template: Template,
+        queues: &[Arc<dyn Queue>],
+    ) -> Result<Answer> {
+        let slots = self.stream.then(|| Arc::new(Slots::new(Arc::clone(shop), &self.command)));
+        let worker = match &slots {
+            Some(slots) => {
+                let slots = Arc::clone(slots);
+                self.worker(shop, queues, move |job| {
+                    let slots = Arc::clone(&slots);
+                    async move { slots.handle(job).await }
+                })
+            }
+            None => {
+                let once = Arc::new(Once::new(Arc::clone(shop), template));
+                self.worker(shop, queues, move |job| {
+                    let once = Arc::clone(&once);
+                    async move { once.handle(job).await }
+                })
+            }
+        };
+        let stopper = worker.stopper();
+        shop.halt.stops(stopper.clone());
+        let killed = Arc::new(AtomicI32::new(0));
+        let aside = [
+            tokio::spawn(obey_signals(stopper.clone(), Arc::clone(shop), Arc::clone(&killed))?),
+            tokio::spawn(stop_after(shop.env.clone(), self.stop_after, stopper)),
+            tokio::spawn(count(shop.env.clone(), Arc::clone(&shop.progress), queues.to_vec())),
+        ];
+        let addresses: Vec<_> = queues.iter().map(|queue| queue.address()).collect();
+        shop.progress.say(&format!("working on {}, {} at once", addresses.join(", "), self.jobs));
+        let ended = worker.run().await;
+        if let Some(slots) = slots {
+            slots.close().await;
+        }
+        for task in aside {
+            task.abort();
+        }
+        shop.progress.finish();
+        let report = ended?;
+        self.summarize(context, shop, &report)?;
+        Ok(match (killed.load(Ordering::SeqCst), shop.halt.reason()) {
+            (signal @ 1.., _) => Answer::Killed(u8::try_from(signal).unwrap_or(15)),
+            (_, Some(_)) => Answer::Halted,
+            _ => Answer::yes_if(report.failed == 0),
+        })
+    }
+
+    fn worker<H, F>(&self, shop: &Arc<Shop>, queues: &[Arc<dyn Queue>], handler: H) -> Worker
+    where
+        H: Fn(Job) -> F + Send + Sync + 'static,
+        F: Future<Output = Verdict> + Send + 'static,
+    {
+        let observer = Arc::clone(shop);
+        let mut worker = Worker::new(Arc::clone(&queues[0]), handler)
+            .concurrency(usize::from(self.jobs))
+            .grace(self.grace)
+            .cleanup(CLEANUP)
+            .limit(self.limit.unwrap_or(u64::MAX))
+            .env(shop.env.clone())
+            .until(match (self.drain, self.until) {
+                (true, _) | (_, Some(UntilName::Drained)) => Until::Drained,
+                (_, Some(UntilName::Idle)) => Until::Idle,
+                _ => Until::Stopped,
+            })
+            .observe(move |settled| {
+                observer.progress.settled(settled);
+                observer.halt.settled(settled);
+            });
+        for queue in &queues[1..] {
+            worker = worker.then(Arc::clone(queue));
+        }
+        if let Some(lease) = self.lease {
+            worker = worker.lease(lease);
+        }
+        if let Some((lowest, highest)) = self.schema {
+            worker = worker.schema(lowest, highest);
+        }
+        worker
+    }
+
+    fn summarize(&self, context: &Context, shop: &Shop, report: &Report) -> Result<()> {
+        let Report { completed, retried, failed, released, lost } = *report;
+        let halted = shop.halt.reason();
+        if let Some(why) = &halted {
+            eprintln!("dfq: stopped: {why}");
+        }
+        let took = shop.progress.elapsed();
+        if context.json {
+            let seconds = took.as_secs_f64();
+            let summary = Summary { completed, retried, failed, released, lost, seconds, halted };
+            return crate::output::json_line(&summary);
+        }
+        let mut line = format!("{} completed", crate::output::count(completed, "task"));
+        for (count, what) in [
+            (retried, "to be tried again"),
+            (failed, "failed"),
+            (released, "given back"),
+            (lost, "lost to others"),
+        ] {
+            if count > 0 {
+                line += &format!(", {} {what}", crate::output::thousands(count));
+            }
+        }
+        shop.progress.say(&format!("{line}, in {}", crate::output::duration(took)));
+        Ok(())
+    }
+}
+
+/// The first signal stops gently, the second hard, the third at once.
+fn obey_signals(
+    stopper: Stopper,
+    shop: Arc<Shop>,
+    killed: Arc<AtomicI32>,
+) -> Result<impl Future<Output = ()>> {
+    let mut signals =
+        [(SignalKind::interrupt(), 2), (SignalKind::terminate(), 15), (SignalKind::hangup(), 1)]
+            .map(|(kind, number)| signal(kind).map(|signal| (signal, number)))
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()?;
+    let next = async move |signals: &mut Vec<(tokio::signal::unix::Signal, i32)>| {
+        let each = signals.iter_mut().map(|(signal, number)| {
+            Box::pin(async move {
+                signal.recv().await;
+                *number
+            })
+        });
+        futures::future::select_all(each).await.0
+    };
+    Ok(async move {
+        next(&mut signals).await;
+        shop.progress.say("stopping: commands may finish; once more stops them");
+        stopper.stop();
+        let number = next(&mut signals).await;
+        killed.store(number, Ordering::SeqCst);
+        shop.progress.say("stopping now: tasks are given back");
+        shop.hard.cancel();
+        stopper.stop_now();
+        let number = next(&mut signals).await;
+        std::process::exit(128 + number);
+    })
+}
+
+async fn stop_after(env: Env, after: Option<Duration>, stopper: Stopper) {
+    if let Some(after) = after {
+        env.clock().sleep(after).await;
+        stopper.stop();
+    }
+}
+
+/// Counts what is left, for the live line.
+async fn count(env: Env, progress: Arc<Progress>, queues: Vec<Arc<dyn Queue>>) {
+    while progress.is_live() {
+        let began = env.monotonic();
+        let mut left = 0;
+        for queue in &queues {
+            if let Ok(stats) = queue.stats(Detail::Counts).await {
+                left += stats.pending + stats.scheduled;
+            }
+        }
+        progress.left(left);
+        // Counting lists the whole queue, so it must not be what the worker mostly does.
+        let took = env.monotonic() - began;
+        env.clock().sleep(COUNT_EVERY.max(took * 20)).await;
+    }
+}
+
+fn schema_range(text: &str) -> Result<(i64, i64), String> {
+    let wrong = || format!("'{text}' is no range of versions; write 2 or 1..3");
+    let read = |text: &str| text.trim().parse::<i64>().map_err(|_| wrong());
+    let (low, high) = match text.split_once("..") {
+        Some((low, high)) => (read(low)?, read(high.trim_start_matches('='))?),
+        None => (read(text)?, read(text)?),
+    };
+    if low > high {
+        return Err(wrong());
+    }
+    Ok((low, high))
+}
+
+/// A task that this command cannot be run for, whoever tries.
+fn refused(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}

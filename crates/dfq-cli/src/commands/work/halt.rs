@@ -1,0 +1,112 @@
+//! When to stop rather than burn the queue: the command cannot be run, or too much of it fails.
+
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use dfq::worker::{Became, Settled, Stopper, Verdict};
+
+/// `--halt`: so many failed commands, or such a part of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limit {
+    Count(u64),
+    Percent(u64),
+}
+
+/// A part is not judged before so many commands have ended.
+const ENOUGH_TO_JUDGE: u64 = 10;
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is no limit; write fail=10 or fail=50%");
+        let number = text.strip_prefix("fail=").ok_or_else(wrong)?;
+        let (number, percent) = match number.strip_suffix('%') {
+            Some(number) => (number, true),
+            None => (number, false),
+        };
+        match (number.parse::<u64>().map_err(|_| wrong())?, percent) {
+            (0, _) => Err(wrong()),
+            (number, true) if number <= 100 => Ok(Self::Percent(number)),
+            (_, true) => Err(wrong()),
+            (number, false) => Ok(Self::Count(number)),
+        }
+    }
+}
+
+/// Stops the worker for a reason.
+pub(super) struct Halt {
+    limit: Option<Limit>,
+    ended: AtomicU64,
+    failed: AtomicU64,
+    reason: Mutex<Option<String>>,
+    stopper: OnceLock<Stopper>,
+}
+
+impl Halt {
+    pub(super) fn new(limit: Option<Limit>) -> Self {
+        Self {
+            limit,
+            ended: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            reason: Mutex::default(),
+            stopper: OnceLock::new(),
+        }
+    }
+
+    /// What is stopped.
+    pub(super) fn stops(&self, stopper: Stopper) {
+        let _ = self.stopper.set(stopper);
+    }
+
+    /// Stops the worker. The first reason is the one that counts.
+    pub(super) fn now(&self, why: &str) {
+        let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        reason.get_or_insert_with(|| why.to_owned());
+        if let Some(stopper) = self.stopper.get() {
+            stopper.stop();
+        }
+    }
+
+    /// Why the worker was stopped, if it was.
+    pub(super) fn reason(&self) -> Option<String> {
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Counts a command that has ended.
+    pub(super) fn settled(&self, settled: &Settled<'_>) {
+        let failed = matches!(settled.verdict, Verdict::Retry { .. } | Verdict::Fail { .. });
+        if settled.became != Became::Completed && !failed {
+            return;
+        }
+        let ended = self.ended.fetch_add(1, Ordering::SeqCst) + 1;
+        let failed = self.failed.fetch_add(u64::from(failed), Ordering::SeqCst) + u64::from(failed);
+        match self.limit {
+            Some(Limit::Count(limit)) if failed >= limit => {
+                self.now(&format!("{failed} commands failed (--halt fail={limit})"));
+            }
+            Some(Limit::Percent(limit))
+                if ended >= ENOUGH_TO_JUDGE && failed * 100 >= ended * limit =>
+            {
+                self.now(&format!("{failed} of {ended} commands failed (--halt fail={limit}%)"));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read() {
+        assert_eq!("fail=3".parse(), Ok(Limit::Count(3)));
+        assert_eq!("fail=50%".parse(), Ok(Limit::Percent(50)));
+        for wrong in ["", "3", "fail", "fail=", "fail=0", "fail=0%", "fail=101%", "fail=-1", "ok=3"]
+        {
+            assert!(wrong.parse::<Limit>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! A process for each task.
+
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use dfq::ErrorKind;
+use dfq::worker::{Job, Verdict};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use super::Shop;
+use super::child::{Group, describe};
+use super::output::{Outlet, Stream};
+use super::template::Template;
+
+/// By these exit statuses a command says more than that it failed.
+const HOPELESS: i32 = 65;
+const NOT_NOW: i32 = 75;
+const NOT_EXECUTABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
+
+/// How long a task that was given back waits: from the first, doubling, to the second.
+const GIVEN_BACK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+
+/// Given back more often than this, it counts as a failure: something must end a task that nobody
+/// ever wants to do.
+const MAX_GIVEN_BACK: u32 = 20;
+
+/// How long to wait for the rest of the output of a command that has ended: one of its children may
+/// live on and hold the pipe.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Runs the command once for each task.
+pub(super) struct Once {
+    shop: Arc<Shop>,
+    template: Template,
+    /// The arguments could be made for some task, so it is not the command that is wrong.
+    fits: AtomicBool,
+}
+
+/// What became of a process.
+enum Ended {
+    Exit(ExitStatus),
+    TimedOut(Duration),
+    /// The lease is lost, or the worker stops.
+    Stopped,
+}
+
+impl Once {
+    pub(super) fn new(shop: Arc<Shop>, template: Template) -> Self {
+        Self { shop, template, fits: AtomicBool::new(false) }
+    }
+
+    pub(super) async fn handle(&self, job: Job) -> Verdict {
+        let command = match self.command(&job) {
+            Ok(command) => command,
+            Err(verdict) => return verdict,
+        };
+        let log = match self.shop.logs.as_ref().map(|logs| logs.open(&job.delivery.receipt)) {
+            None => None,
+            Some(Ok(file)) => Some(file),
+            Some(Err(error)) => return self.cannot_go_on(format!("--log-dir: {error}")),
+        };
+        let outlet = Outlet::new(&self.shop.progress, log);
+        let group = match Group::start(command) {
+            Ok(group) => group,
+            Err(error) if is_passing(&error) => {
+                let reason = Some(format!("the command cannot be started now: {error}"));
+                return Verdict::Release { reason, delay: Some(GIVEN_BACK.0) };
+            }
+            Err(error) => {
+                let program = &self.template.program;
+                return self.cannot_go_on(format!("'{program}' cannot be run: {error}"));
+            }
+        };
+        self.shop.progress.started();
+        let ended = self.watch(group, &job, &outlet).await;
+        self.shop.progress.stopped();
+        self.judge(ended, &job, &outlet)
+    }
+
+    fn command(&self, job: &Job) -> Result<Command, Verdict> {
+        let delivery = &job.delivery;
+        let args = match self.template.fill(delivery.payload.as_json()) {
+            Ok(args) => args,
+            // If no task had that member so far, the command is wrong, not the task.
+            Err(error)
+                if error.kind() == ErrorKind::NotFound && !self.fits.load(Ordering::Relaxed) =>
+            {
+                return Err(self.cannot_go_on(format!("task '{}': {error}", delivery.key)));
+            }
+            Err(error) => return Err(Verdict::Fail { reason: error.to_string() }),
+        };
+        self.fits.store(true, Ordering::Relaxed);
+        if delivery.id().as_str().contains('\0') {
+            let reason = "its id has a NUL character, which DFQ_TASK_ID cannot hold".to_owned();
+            return Err(Verdict::Fail { reason });
+        }
+        let mut command = Command::new(&self.template.program);
+        command
+            .args(args)
+            .env("DFQ_TASK_ID", delivery.id().as_str())
+            .env("DFQ_ATTEMPT", delivery.attempt.to_string())
+            .env("DFQ_FENCE", delivery.fence.to_string())
+            .env("DFQ_QUEUE", job.queue.address())
+            .env("DFQ_RECEIPT", delivery.receipt.to_string());
+        Ok(command)
+    }
+
+    /// Gives the task back and stops the worker: the next task would fare no better.
+    fn cannot_go_on(&self, why: String) -> Verdict {
+        self.shop.halt.now(&why);
+        Verdict::Release { reason: Some(why), delay: None }
+    }
+
+    /// Feeds the command and passes on what it says, until it ends or has to.
+    async fn watch(&self, mut group: Group, job: &Job, outlet: &Outlet) -> Ended {
+        let Shop { env, timeout, hard, .. } = &*self.shop;
+        let child = group.child();
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let payload = job.delivery.payload.clone();
+        let feeding = tokio::spawn(async move {
+            if let Some(mut stdin) = stdin {
+                // A command need not read its task; that it did not is no error.
+                let _ = stdin.write_all(payload.as_json().as_bytes()).await;
+                let _ = stdin.write_all(b"\n").await;
+            }
+        });
+        let passing_on = |outlet: Outlet| async move {
+            let out = async {
+                if let Some(stdout) = stdout {
+                    outlet.pass_on(stdout, Stream::Out).await;
+                }
+            };
+            let err = async {
+                if let Some(stderr) = stderr {
+                    outlet.pass_on(stderr, Stream::Err).await;
+                }
+            };
+            tokio::join!(out, err);
+        };
+        let mut passing_on = tokio::spawn(passing_on(outlet.clone()));
+        let overtime = async {
+            match timeout {
+                Some(timeout) => env.clock().sleep(*timeout).await,
+                None => std::future::pending().await,
+            }
+        };
+        let ended = tokio::select! {
+            biased;
+            status = group.wait() => match status {
+                Ok(status) => Ended::Exit(status),
+                Err(error) => {
+                    tracing::error!(%error, "lost sight of the command");
+                    Ended::Stopped
+                }
+            },
+            () = job.cancelled() => Ended::Stopped,
+            () = overtime => Ended::TimedOut(timeout.unwrap_or_default()),
+        };
+        if !matches!(ended, Ended::Exit(_)) {
+            group.stop(env, hard).await;
+        }
+        feeding.abort();
+        tokio::select! {
+            _ = &mut passing_on => {}
+            () = env.clock().sleep(LAST_WORDS) => passing_on.abort(),
+        }
+        ended
+    }
+
+    fn judge(&self, ended: Ended, job: &Job, outlet: &Outlet) -> Verdict {
+        let said = outlet.take_tail();
+        let with_reason = |what: String| match said.as_str() {
+            "" => what,
+            said => format!("{what}: {said}"),
+        };
+        let status = match ended {
+            Ended::Stopped => {
+                return Verdict::Release {
+                    reason: Some("its worker stopped".to_owned()),
+                    delay: None,
+                };
+            }
+            Ended::TimedOut(after) => {
+                let what = format!("timed out after {}", crate::output::duration(after));
+                return Verdict::Retry { error: with_reason(what), delay: None };
+            }
+            Ended::Exit(status) => status,
+        };
+        match status.code() {
+            Some(0) => Verdict::Ack,
+            Some(HOPELESS) => Verdict::Fail { reason: with_reason(describe(status)) },
+            Some(NOT_NOW) => {
+                let times = job.delivery.earlier.released;
+                let reason = with_reason(describe(status));
+                if times >= MAX_GIVEN_BACK {
+                    let error = format!("given back {times} times; {reason}");
+                    return Verdict::Retry { error, delay: None };
+                }
+                let pause = GIVEN_BACK.0.saturating_mul(1 << times.min(16)).min(GIVEN_BACK.1);
+                Verdict::Release { reason: Some(reason), delay: Some(pause) }
+            }
+            Some(NOT_EXECUTABLE | NOT_FOUND) => self.cannot_go_on(with_reason(format!(
+                "'{}' says that a command cannot be run ({})",
+                self.template.program,
+                describe(status)
+            ))),
+            _ => Verdict::Retry { error: with_reason(describe(status)), delay: None },
+        }
+    }
+}
+
+/// The machine is short of something; it is not the command that is wrong.
+pub(super) fn is_passing(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let passing = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::TXTBSY];
+    passing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}

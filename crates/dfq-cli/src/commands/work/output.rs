@@ -1,0 +1,112 @@
+//! What commands print, passed on by whole lines, and the end of it kept for the record of a failure.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dfq::Receipt;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::progress::Progress;
+
+/// A line longer than this is passed on in pieces: it must not fill the memory.
+const LONGEST_LINE: usize = 1 << 20;
+
+/// How much of what a command said last is kept with a failure.
+const TAIL: usize = 4096;
+
+/// Where a stream of a command goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    Out,
+    Err,
+}
+
+/// Where the output of one command goes.
+#[derive(Clone)]
+pub(super) struct Outlet {
+    progress: Arc<Progress>,
+    log: Option<Arc<Mutex<File>>>,
+    tail: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Outlet {
+    /// To our own stdout and stderr, or into a file for this attempt.
+    pub(super) fn new(progress: &Arc<Progress>, log: Option<File>) -> Self {
+        let log = log.map(|file| Arc::new(Mutex::new(file)));
+        Self { progress: Arc::clone(progress), log, tail: Arc::default() }
+    }
+
+    /// Passes on everything that a stream says.
+    pub(super) async fn pass_on(&self, mut from: impl AsyncRead + Unpin, stream: Stream) {
+        let mut line = Vec::new();
+        let mut part = [0; 8192];
+        while let Ok(read) = from.read(&mut part).await {
+            if read == 0 {
+                break;
+            }
+            line.extend_from_slice(&part[..read]);
+            let whole = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            let whole = if line.len() - whole > LONGEST_LINE { line.len() } else { whole };
+            if whole > 0 {
+                self.write(&line[..whole], stream);
+                line.drain(..whole);
+            }
+        }
+        if !line.is_empty() {
+            line.push(b'\n');
+            self.write(&line, stream);
+        }
+    }
+
+    /// One write, so that no other command's output comes between.
+    pub(super) fn write(&self, lines: &[u8], stream: Stream) {
+        if stream == Stream::Err {
+            let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+            tail.extend_from_slice(lines);
+            let over = tail.len().saturating_sub(TAIL);
+            tail.drain(..over);
+        }
+        match &self.log {
+            Some(log) => {
+                let written = log.lock().unwrap_or_else(PoisonError::into_inner).write_all(lines);
+                if let Err(error) = written {
+                    tracing::warn!(%error, "the log cannot be written");
+                }
+            }
+            None => self.progress.pass_on(lines, stream),
+        }
+    }
+
+    /// What the command said last on stderr; asked once for each task.
+    pub(super) fn take_tail(&self) -> String {
+        let tail = std::mem::take(&mut *self.tail.lock().unwrap_or_else(PoisonError::into_inner));
+        String::from_utf8_lossy(&tail).trim().to_owned()
+    }
+}
+
+/// The folder of `--log-dir`.
+pub(super) struct Logs(PathBuf);
+
+impl Logs {
+    pub(super) fn new(folder: &Path) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(folder).map_err(|error| {
+            crate::exit::invalid(format!("--log-dir {}: {error}", folder.display()))
+        })?;
+        Ok(Self(folder.to_owned()))
+    }
+
+    /// A file for one attempt, named as the task is in the queue.
+    pub(super) fn open(&self, receipt: &Receipt) -> std::io::Result<File> {
+        let receipt = receipt.to_string();
+        let mut parts = receipt.split('/');
+        let (stem, attempt) = (parts.next().unwrap_or("task"), parts.next().unwrap_or("1"));
+        File::options().create(true).append(true).open(self.0.join(format!("{stem}.{attempt}.log")))
+    }
+
+    /// A file for one slot of `--stream`.
+    pub(super) fn open_slot(&self, slot: usize) -> std::io::Result<File> {
+        File::options().create(true).append(true).open(self.0.join(format!("slot-{slot}.log")))
+    }
+}

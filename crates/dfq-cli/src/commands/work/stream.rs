@@ -1,0 +1,372 @@
+//! A process for each slot: it gets task after task, and answers each with a verdict.
+//!
+//! A line in is what `dfq poll` prints; a line out is one verdict. The two sides take turns, so a
+//! child that dies, hangs or talks nonsense has one task at the most, and only that one is tried again.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dfq::worker::{Job, Verdict};
+use futures::FutureExt;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
+
+use super::Shop;
+use super::child::{Group, describe};
+use super::once::is_passing;
+use super::output::{Outlet, Stream};
+
+/// A verdict longer than this is none.
+const LONGEST_VERDICT: u64 = 1 << 20;
+
+/// How long a child that is not needed any more has to end by itself, once its stdin is closed.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// How long before a child that died is started anew: from the first, doubling, to the second.
+const RESTART: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+
+#[derive(Serialize)]
+struct TaskLine<'a> {
+    id: &'a str,
+    attempt: u32,
+    fence: u64,
+    receipt: String,
+    queue: &'a str,
+    task: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VerdictLine {
+    ok: Option<bool>,
+    retry: Option<String>,
+    fail: Option<String>,
+    release: Option<String>,
+    delay: Option<String>,
+    /// Which task it is about; need not be said.
+    id: Option<String>,
+}
+
+/// One child per slot, made when it is first needed.
+pub(super) struct Slots {
+    shop: Arc<Shop>,
+    command: Vec<String>,
+    idle: Mutex<Vec<Slot>>,
+    /// Numbers in use.
+    numbers: Mutex<BTreeSet<usize>>,
+    /// How many children in a row died before their first verdict.
+    stillborn: Mutex<u32>,
+}
+
+/// A running child.
+struct Slot {
+    number: usize,
+    group: Group,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    stderr: JoinHandle<()>,
+    outlet: Outlet,
+    /// It has given a verdict before.
+    proven: bool,
+}
+
+/// What came of one task.
+enum Turn {
+    Verdict(Verdict),
+    /// The child cannot be used any more.
+    Broken(String),
+    TimedOut(Duration),
+    Stopped,
+}
+
+impl Slots {
+    pub(super) fn new(shop: Arc<Shop>, command: &[String]) -> Self {
+        Self {
+            shop,
+            command: command.to_vec(),
+            idle: Mutex::default(),
+            numbers: Mutex::default(),
+            stillborn: Mutex::default(),
+        }
+    }
+
+    pub(super) async fn handle(&self, job: Job) -> Verdict {
+        let mut slot = match self.take().await {
+            Ok(slot) => slot,
+            Err(verdict) => return verdict,
+        };
+        self.shop.progress.started();
+        let _ = slot.outlet.take_tail();
+        let turn = slot.turn(&self.shop, &job).await;
+        self.shop.progress.stopped();
+        match turn {
+            Turn::Verdict(verdict) => {
+                slot.proven = true;
+                *lock(&self.stillborn) = 0;
+                lock(&self.idle).push(slot);
+                verdict
+            }
+            Turn::Stopped => {
+                self.discard(slot, false).await;
+                Verdict::Release { reason: Some("its worker stopped".to_owned()), delay: None }
+            }
+            Turn::TimedOut(after) => {
+                let outlet = slot.outlet.clone();
+                self.discard(slot, false).await;
+                let what = format!("timed out after {}", crate::output::duration(after));
+                Verdict::Retry { error: with_tail(what, &outlet), delay: None }
+            }
+            Turn::Broken(what) => self.broken(slot, what).await,
+        }
+    }
+
+    /// A child that died or talks nonsense loses the task it had, and is replaced.
+    async fn broken(&self, slot: Slot, what: String) -> Verdict {
+        let (outlet, proven) = (slot.outlet.clone(), slot.proven);
+        let status = self.discard(slot, true).await;
+        let what = match &status {
+            Some(status) => format!("{what} ({})", describe(*status)),
+            None => what,
+        };
+        if !proven {
+            *lock(&self.stillborn) += 1;
+            if let Some(126 | 127) = status.and_then(|status| status.code()) {
+                let why = with_tail(format!("the command cannot be run: {what}"), &outlet);
+                return self.cannot_go_on(why);
+            }
+        }
+        Verdict::Retry { error: with_tail(what, &outlet), delay: None }
+    }
+
+    fn cannot_go_on(&self, why: String) -> Verdict {
+        self.shop.halt.now(&why);
+        Verdict::Release { reason: Some(why), delay: None }
+    }
+
+    /// A child that is idle and alive, or a new one.
+    async fn take(&self) -> Result<Slot, Verdict> {
+        loop {
+            let Some(mut slot) = lock(&self.idle).pop() else { break };
+            if slot.is_quiet() {
+                return Ok(slot);
+            }
+            self.discard(slot, true).await;
+        }
+        let deaths = *lock(&self.stillborn);
+        if deaths > 0 {
+            let pause = RESTART.0.saturating_mul(1 << deaths.min(16)).min(RESTART.1);
+            self.shop.env.clock().sleep(pause).await;
+        }
+        let number = {
+            let mut numbers = lock(&self.numbers);
+            let free = (1..).find(|number| !numbers.contains(number)).unwrap_or(1);
+            numbers.insert(free);
+            free
+        };
+        self.start(number).inspect_err(|_| _ = lock(&self.numbers).remove(&number))
+    }
+
+    fn start(&self, number: usize) -> Result<Slot, Verdict> {
+        let log = match self.shop.logs.as_ref().map(|logs| logs.open_slot(number)) {
+            None => None,
+            Some(Ok(file)) => Some(file),
+            Some(Err(error)) => return Err(self.cannot_go_on(format!("--log-dir: {error}"))),
+        };
+        let outlet = Outlet::new(&self.shop.progress, log);
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).env("DFQ_SLOT", number.to_string());
+        let mut group = Group::start(command).map_err(|error| match is_passing(&error) {
+            true => {
+                let reason = Some(format!("the command cannot be started now: {error}"));
+                Verdict::Release { reason, delay: Some(RESTART.1) }
+            }
+            false => self.cannot_go_on(format!("'{}' cannot be run: {error}", self.command[0])),
+        })?;
+        let child = group.child();
+        let (Some(stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(self.cannot_go_on("the command has no pipes".to_owned()));
+        };
+        let passing_on = outlet.clone();
+        Ok(Slot {
+            number,
+            group,
+            stdin,
+            stdout: BufReader::new(stdout),
+            stderr: tokio::spawn(async move { passing_on.pass_on(stderr, Stream::Err).await }),
+            outlet,
+            proven: false,
+        })
+    }
+
+    /// Ends a child; if it may be dying by itself, waits for that first, to learn how.
+    async fn discard(&self, mut slot: Slot, dying: bool) -> Option<std::process::ExitStatus> {
+        let Shop { env, hard, .. } = &*self.shop;
+        drop(slot.stdin);
+        let mut status = None;
+        if dying {
+            tokio::select! {
+                ended = slot.group.wait() => status = ended.ok(),
+                () = env.clock().sleep(Duration::from_millis(500)) => {}
+            }
+        }
+        if status.is_none() {
+            slot.group.stop(env, hard).await;
+        }
+        tokio::select! {
+            _ = &mut slot.stderr => {}
+            () = env.clock().sleep(Duration::from_secs(1)) => slot.stderr.abort(),
+        }
+        lock(&self.numbers).remove(&slot.number);
+        status
+    }
+
+    /// Lets all children end.
+    pub(super) async fn close(&self) {
+        let idle = std::mem::take(&mut *lock(&self.idle));
+        let Shop { env, hard, .. } = &*self.shop;
+        let closing = idle.into_iter().map(|mut slot| async move {
+            drop(slot.stdin);
+            let ended = tokio::select! {
+                ended = slot.group.wait() => ended.is_ok(),
+                () = env.clock().sleep(LAST_WORDS) => false,
+                () = hard.cancelled() => false,
+            };
+            if !ended {
+                slot.group.stop(env, hard).await;
+            }
+            tokio::select! {
+                _ = &mut slot.stderr => {}
+                () = env.clock().sleep(Duration::from_secs(1)) => slot.stderr.abort(),
+            }
+        });
+        futures::future::join_all(closing).await;
+    }
+}
+
+impl Slot {
+    /// Whether it waits for a task. One that has ended does not; nor does one that says more than it
+    /// was asked, whose words would be taken for the next task's verdict.
+    fn is_quiet(&mut self) -> bool {
+        let said = self.stdout.fill_buf().now_or_never();
+        match said {
+            None => matches!(self.group.child().try_wait(), Ok(None)),
+            Some(Ok([]) | Err(_)) => false,
+            Some(Ok(said)) => {
+                let said = String::from_utf8_lossy(said);
+                let said = crate::output::cut(&crate::output::printable(said.trim()), 200);
+                tracing::warn!("a command that had no task said '{said}'; it is started anew");
+                false
+            }
+        }
+    }
+
+    /// One task, one verdict.
+    async fn turn(&mut self, shop: &Shop, job: &Job) -> Turn {
+        let line = match task_line(job) {
+            Ok(line) => line,
+            Err(error) => return Turn::Verdict(Verdict::Fail { reason: error.to_string() }),
+        };
+        let Self { stdin, stdout, .. } = self;
+        let talk = async {
+            if let Err(error) = stdin.write_all(line.as_bytes()).await {
+                return Turn::Broken(format!("the command does not take tasks: {error}"));
+            }
+            let mut answer = Vec::new();
+            match (&mut *stdout).take(LONGEST_VERDICT).read_until(b'\n', &mut answer).await {
+                Ok(0) => Turn::Broken("the command died in mid-task".to_owned()),
+                Err(error) => Turn::Broken(format!("the command cannot be heard: {error}")),
+                Ok(_) => parse(&answer, job.delivery.id().as_str()),
+            }
+        };
+        let overtime = async {
+            match shop.timeout {
+                Some(timeout) => shop.env.clock().sleep(timeout).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            turn = talk => turn,
+            () = job.cancelled() => Turn::Stopped,
+            () = overtime => Turn::TimedOut(shop.timeout.unwrap_or_default()),
+        }
+    }
+}
+
+fn task_line(job: &Job) -> serde_json::Result<String> {
+    let delivery = &job.delivery;
+    // In JSON a line end can only stand between words, where a space is as good.
+    let task = delivery.payload.as_json().replace(['\n', '\r'], " ");
+    let line = TaskLine {
+        id: delivery.id().as_str(),
+        attempt: delivery.attempt,
+        fence: delivery.fence,
+        receipt: delivery.receipt.to_string(),
+        queue: job.queue.address(),
+        task: &RawValue::from_string(task)?,
+    };
+    Ok(serde_json::to_string(&line)? + "\n")
+}
+
+fn parse(answer: &[u8], id: &str) -> Turn {
+    let text = String::from_utf8_lossy(answer);
+    let nonsense = |why: &str| {
+        let said = crate::output::cut(&crate::output::printable(text.trim()), 200);
+        Turn::Broken(format!("the command answered '{said}', which is no verdict ({why})"))
+    };
+    if !text.ends_with('\n') {
+        return Turn::Broken("the command died in mid-answer".to_owned());
+    }
+    let verdict: VerdictLine = match serde_json::from_str(&text) {
+        Ok(verdict) => verdict,
+        Err(error) => return nonsense(&error.to_string()),
+    };
+    if verdict.id.as_ref().is_some_and(|about| about != id) {
+        return nonsense(&format!("it was asked about '{}'", crate::output::printable(id)));
+    }
+    let delay = match verdict.delay.as_deref().map(dfq::config::parse_duration).transpose() {
+        Ok(delay) => delay,
+        Err(error) => return nonsense(&error.to_string()),
+    };
+    Turn::Verdict(match verdict {
+        VerdictLine {
+            ok: Some(true), retry: None, fail: None, release: None, delay: None, ..
+        } => Verdict::Ack,
+        VerdictLine {
+            ok: None | Some(false),
+            retry: Some(error),
+            fail: None,
+            release: None,
+            ..
+        } => Verdict::Retry { error, delay },
+        VerdictLine {
+            ok: None | Some(false),
+            retry: None,
+            fail: Some(reason),
+            release: None,
+            delay: None,
+            ..
+        } => Verdict::Fail { reason },
+        VerdictLine {
+            ok: None | Some(false), retry: None, fail: None, release: Some(why), ..
+        } => Verdict::Release { reason: Some(why), delay },
+        _ => return nonsense("one of ok, retry, fail and release is wanted"),
+    })
+}
+
+fn with_tail(what: String, outlet: &Outlet) -> String {
+    match outlet.take_tail() {
+        said if said.is_empty() => what,
+        said => format!("{what}: {said}"),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

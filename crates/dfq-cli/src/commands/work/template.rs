@@ -1,0 +1,195 @@
+//! The command line of a task: `{.field}`, `{.a.b}` and `{}` in the arguments, all other braces as
+//! they are.
+//!
+//! Values come from whoever pushed the task. They are arguments and nothing else: no shell reads them,
+//! they are never the command itself, never part of a script, and one that begins with a dash does not
+//! pass for an option.
+
+use dfq::{Error, ErrorKind, Result};
+use serde_json::value::RawValue;
+use std::collections::HashMap;
+
+use super::refused;
+
+/// A command with places to be filled in.
+#[derive(Debug)]
+pub(super) struct Template {
+    pub(super) program: String,
+    args: Vec<Vec<Part>>,
+    allow_dash: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    /// The whole task.
+    Task,
+    /// The member at this path.
+    Field(String),
+}
+
+/// Programs that take a script as an argument, and the options before it.
+const INTERPRETERS: [(&str, &[&str]); 12] = [
+    ("sh", &["c"]),
+    ("bash", &["c"]),
+    ("dash", &["c"]),
+    ("ash", &["c"]),
+    ("zsh", &["c"]),
+    ("ksh", &["c"]),
+    ("fish", &["c"]),
+    ("python", &["c"]),
+    ("perl", &["e", "E"]),
+    ("ruby", &["e"]),
+    ("node", &["e", "p"]),
+    ("awk", &[]),
+];
+
+impl Template {
+    pub(super) fn new(command: &[String], allow_dash: bool) -> anyhow::Result<Self> {
+        let Some((program, args)) = command.split_first() else {
+            return Err(crate::exit::invalid("no command: say what to run after `--`"));
+        };
+        if parse(program).iter().any(|part| !matches!(part, Part::Text(_))) {
+            return Err(crate::exit::invalid(
+                "the command itself cannot come from a task; put {} or {.field} into its arguments",
+            ));
+        }
+        let template = Self {
+            program: program.clone(),
+            args: args.iter().map(|arg| parse(arg)).collect(),
+            allow_dash,
+        };
+        template.refuse_scripts(command)?;
+        Ok(template)
+    }
+
+    /// Whether anything is filled in.
+    pub(super) fn has_fields(&self) -> bool {
+        self.args.iter().flatten().any(|part| !matches!(part, Part::Text(_)))
+    }
+
+    /// A value inside a script would be run as a part of it.
+    fn refuse_scripts(&self, command: &[String]) -> anyhow::Result<()> {
+        for (at, word) in command.iter().enumerate() {
+            let name = word.rsplit('/').next().unwrap_or(word);
+            let name =
+                name.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
+            let Some((_, flags)) = INTERPRETERS.iter().find(|(known, _)| *known == name) else {
+                continue;
+            };
+            let is_flag = |word: &str| {
+                let letters = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
+                letters.is_some_and(|letters| flags.iter().any(|flag| letters.ends_with(flag)))
+            };
+            let script = match flags.is_empty() {
+                true => (at + 1..command.len()).find(|at| !command[*at].starts_with('-')),
+                false => (at + 1..command.len()).find(|at| is_flag(&command[*at])).map(|at| at + 1),
+            };
+            // The command's own arguments begin after the first word.
+            let parts = script.and_then(|script| self.args.get(script.checked_sub(1)?));
+            if parts.is_some_and(|parts| parts.iter().any(|part| !matches!(part, Part::Text(_)))) {
+                return Err(crate::exit::invalid(format!(
+                    "a value inside a script for {name} would be run as code; pass it as an argument: \
+                     sh -c 'curl \"$1\"' _ {{.url}}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The arguments for a task.
+    pub(super) fn fill(&self, task: &str) -> Result<Vec<String>> {
+        let mut ends_options = false;
+        let mut filled = Vec::with_capacity(self.args.len());
+        for parts in &self.args {
+            let mut arg = String::new();
+            for part in parts {
+                match part {
+                    Part::Text(text) => arg.push_str(text),
+                    Part::Task => arg.push_str(task),
+                    Part::Field(path) => arg.push_str(&field(task, path)?),
+                }
+            }
+            if arg.contains('\0') {
+                return Err(refused("a value with a NUL character cannot be an argument"));
+            }
+            let from_task = !matches!(parts.first(), None | Some(Part::Text(_)));
+            if from_task && arg.starts_with('-') && !ends_options && !self.allow_dash {
+                return Err(refused(format!(
+                    "'{arg}' begins with a dash and could be taken for an option; put -- before it in \
+                     the command, or say --allow-dash"
+                )));
+            }
+            ends_options |= arg == "--" && !from_task;
+            filled.push(arg);
+        }
+        Ok(filled)
+    }
+}
+
+fn parse(arg: &str) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    let mut text = String::new();
+    let mut rest = arg;
+    while let Some(open) = rest.find('{') {
+        let place = rest[open + 1..].find('}').map(|close| &rest[open + 1..open + 1 + close]);
+        let part = match place {
+            Some("") => Some(Part::Task),
+            Some(place) => place
+                .strip_prefix('.')
+                .filter(|path| !path.is_empty() && !path.contains(['{', ' ', '"', ',', ':']))
+                .map(|path| Part::Field(path.to_owned())),
+            None => None,
+        };
+        match part {
+            Some(part) => {
+                text.push_str(&rest[..open]);
+                if !text.is_empty() {
+                    parts.push(Part::Text(std::mem::take(&mut text)));
+                }
+                parts.push(part);
+                rest = &rest[open + 2 + place.map_or(0, str::len)..];
+            }
+            None => {
+                text.push_str(&rest[..=open]);
+                rest = &rest[open + 1..];
+            }
+        }
+    }
+    text.push_str(rest);
+    if !text.is_empty() || parts.is_empty() {
+        parts.push(Part::Text(text));
+    }
+    parts
+}
+
+/// The member at a path, as its author wrote it: numbers keep all their digits.
+fn field(task: &str, path: &str) -> Result<String> {
+    let found = raw_member(task, path).ok_or_else(|| {
+        let message = format!("the task has no member '{path}', which the command asks for");
+        Error::new(ErrorKind::NotFound, message)
+    })?;
+    let text = found.get().trim();
+    if text.starts_with('"') {
+        return serde_json::from_str(text).map_err(|error| refused(error.to_string()));
+    }
+    Ok(text.to_owned())
+}
+
+fn raw_member<'a>(json: &'a str, path: &str) -> Option<&'a RawValue> {
+    if json.trim_start().starts_with('[') {
+        let items: Vec<&RawValue> = serde_json::from_str(json).ok()?;
+        let (first, rest) = path.split_once('.').map_or((path, None), |(a, b)| (a, Some(b)));
+        let item = *items.get(first.parse::<usize>().ok()?)?;
+        return rest.map_or(Some(item), |rest| raw_member(item.get(), rest));
+    }
+    let members: HashMap<String, &RawValue> = serde_json::from_str(json).ok()?;
+    if let Some(found) = members.get(path) {
+        return Some(found);
+    }
+    let (first, rest) = path.split_once('.')?;
+    raw_member(members.get(first)?.get(), rest)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! How the command ends: one exit status for each kind of trouble, and one sentence about it.
+
+use std::process::ExitCode;
+
+use dfq::{Error, ErrorKind};
+
+use crate::args::Cli;
+use crate::context::Context;
+
+/// What a command answers when nothing went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Done; yes.
+    Yes,
+    /// Done, but the answer is no: a task failed, a check found something, nothing was there.
+    No,
+    /// The worker stopped itself rather than burn the queue.
+    Halted,
+    /// Told to stop at once by this signal.
+    Killed(u8),
+    /// Something went wrong, and has been said already.
+    Told(ErrorKind),
+}
+
+impl Answer {
+    pub(crate) fn yes_if(yes: bool) -> Self {
+        if yes { Self::Yes } else { Self::No }
+    }
+
+    fn status(self) -> u8 {
+        match self {
+            Self::Yes => 0,
+            Self::No => 1,
+            Self::Halted => 12,
+            Self::Killed(signal) => 128 + signal,
+            Self::Told(kind) => status(kind),
+        }
+    }
+}
+
+/// The exit status for each kind of error, the same for every command.
+pub(crate) fn status(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::Invalid => 2,
+        ErrorKind::NotFound => 3,
+        ErrorKind::ClaimLost => 4,
+        ErrorKind::AlreadyCompleted => 5,
+        ErrorKind::Unsupported => 6,
+        ErrorKind::Full => 8,
+        ErrorKind::Denied => 9,
+        ErrorKind::Incompatible => 10,
+        ErrorKind::Damaged => 11,
+        // Unavailable, and whatever a later library may add: try again later.
+        _ => 7,
+    }
+}
+
+/// The table that `dfq --help` ends with.
+pub(crate) const TABLE: &str = "\
+Exit status:
+  0    done
+  1    done, but the answer is no: a task failed, a check found something, nothing was there
+  2    wrong use or wrong input; nothing was changed, unless the message says so
+  3    no such queue or task
+  4    the claim is lost: somebody else has the task, or the lease ran out
+  5    the task was finished already
+  6    this kind of queue cannot do that
+  7    the store did not answer; try again later
+  8    no room left on the store
+  9    no permission
+  10   the queue was made by a newer dfq
+  11   something in the queue is damaged
+  12   `work` halted: the command cannot be run, or too much failed (--halt)
+  130, 143   stopped at once by a second signal";
+
+/// Runs a command to its end.
+pub(crate) fn run(cli: Cli) -> ExitCode {
+    let answer = (|| {
+        let context = Context::new(&cli.global)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let answer = runtime.block_on(crate::commands::run(cli.command, &context));
+        // Reading stdin blocks a thread that nobody can wake.
+        runtime.shutdown_background();
+        answer
+    })();
+    ExitCode::from(match answer {
+        Ok(answer) => answer.status(),
+        Err(error) => report(&error),
+    })
+}
+
+/// Says what went wrong, and answers the status for it.
+pub(crate) fn report(error: &anyhow::Error) -> u8 {
+    if is_broken_pipe(error) {
+        return 128 + 13; // as if SIGPIPE had ended us: whoever read us wanted no more
+    }
+    // It may speak of a task's id, in which anything can be.
+    eprintln!("dfq: {}", crate::output::printable(&format!("{error:#}")));
+    match error.downcast_ref::<Error>() {
+        Some(error) => status(error.kind()),
+        None => status(ErrorKind::Unavailable),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// The request itself is wrong.
+pub(crate) fn invalid(message: impl Into<String>) -> anyhow::Error {
+    Error::new(ErrorKind::Invalid, message).into()
+}
+
+/// There is no such thing.
+pub(crate) fn not_found(message: impl Into<String>) -> anyhow::Error {
+    Error::new(ErrorKind::NotFound, message).into()
+}
+
+/// A file or folder outside of any queue that cannot be written.
+pub(crate) fn unwritable(path: &std::path::Path, error: &std::io::Error) -> anyhow::Error {
+    use std::io::ErrorKind as Io;
+    let kind = match error.kind() {
+        Io::PermissionDenied | Io::ReadOnlyFilesystem => ErrorKind::Denied,
+        Io::StorageFull | Io::QuotaExceeded => ErrorKind::Full,
+        Io::NotADirectory | Io::AlreadyExists | Io::IsADirectory => ErrorKind::Invalid,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("{} cannot be written: {error}", path.display())).into()
+}
+
+/// Waits for Ctrl-C or SIGTERM, then asks to stop; answers which signal it was.
+pub(crate) async fn stop_signal(stop: tokio_util::sync::CancellationToken) -> u8 {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    let signal = tokio::select! {
+        _ = interrupt.recv() => 2,
+        _ = terminate.recv() => 15,
+    };
+    stop.cancel();
+    signal
+}

@@ -1,0 +1,269 @@
+//! Workers and commands that are killed, stopped, too slow, or told to end: real processes.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "real processes take real time")]
+
+mod support;
+
+use std::process::{Child, Output};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use support::{Desk, until};
+
+fn desk(lease: &str) -> Desk {
+    let desk = Desk::new();
+    desk.ok(&[
+        "init",
+        "-q",
+        "./jobs",
+        "--lease",
+        lease,
+        "--backoff",
+        "10ms",
+        "--backoff-max",
+        "10ms",
+    ]);
+    desk
+}
+
+fn push(desk: &Desk, count: usize) {
+    let lines: String = (0..count).map(|n| format!("{{\"id\":\"t{n}\"}}\n")).collect();
+    assert_eq!(desk.dfq_with(&["push", "-q", "./jobs"], lines).status, Some(0));
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id().try_into().unwrap()).unwrap()
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(pid(child), signal).unwrap();
+}
+
+fn end(child: Child) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (status.code(), text(stdout), text(stderr))
+}
+
+fn count(desk: &Desk, place: &str) -> usize {
+    let mut files = 0;
+    let mut folders = vec![desk.path("jobs").join(place)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten() {
+            let entry = entry.unwrap();
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                _ => {
+                    files += usize::from(!entry.file_name().to_string_lossy().starts_with("lease"))
+                }
+            }
+        }
+    }
+    files
+}
+
+/// Process numbers that commands have written down.
+fn noted(desk: &Desk, file: &str) -> Vec<Pid> {
+    let notes = std::fs::read_to_string(desk.path(file)).unwrap_or_default();
+    // The last line may be half-written.
+    let whole = notes.rfind('\n').map_or("", |end| &notes[..end]);
+    whole.lines().map(|line| Pid::from_raw(line.parse().unwrap()).unwrap()).collect()
+}
+
+fn is_alive(pid: Pid) -> bool {
+    // A zombie has ended; only its parent has not looked yet.
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    test_kill_process(pid).is_ok() && !stat.is_ok_and(|stat| stat.contains(") Z "))
+}
+
+/// Writes down its own number and that of a child of its own, both of which ignore polite requests.
+const STUBBORN: &str =
+    r#"trap "" TERM; echo $$ >> pids; (trap "" TERM; sleep 600) & echo $! >> pids; wait"#;
+
+#[test]
+fn a_timeout_ends_the_whole_process_group() {
+    let desk = desk("10m");
+    push(&desk, 1);
+    let said = desk.dfq(&[
+        "work",
+        "./jobs",
+        "--drain",
+        "--max-attempts",
+        "1",
+        "--timeout",
+        "500ms",
+        "--",
+        "sh",
+        "-c",
+        STUBBORN,
+    ]);
+    assert_eq!(said.status, Some(1));
+    assert!(said.err.contains("t0: failed: timed out after 500ms"), "{said:?}");
+    let pids = noted(&desk, "pids");
+    assert_eq!(pids.len(), 2);
+    until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+}
+
+#[test]
+fn a_lost_lease_ends_the_whole_process_group() {
+    let desk = desk("1s");
+    push(&desk, 1);
+    let slow = desk.start(&["work", "./jobs", "--limit", "1", "--", "sh", "-c", STUBBORN]);
+    until("it works", || noted(&desk, "pids").len() == 2);
+    signal(&slow, Signal::STOP);
+    // Somebody else takes over, and finishes.
+    assert_eq!(desk.dfq(&["work", "./jobs", "--drain", "--", "true"]).status, Some(0));
+    signal(&slow, Signal::CONT);
+    let (status, _, err) = end(slow);
+    assert_eq!(status, Some(0), "{err}");
+    assert!(err.contains("t0: somebody else has it now"), "{err}");
+    let pids = noted(&desk, "pids");
+    until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+    assert_eq!((count(&desk, "completed"), count(&desk, "pending")), (1, 0));
+}
+
+#[test]
+fn a_killed_workers_tasks_are_done_by_others() {
+    let desk = desk("1s");
+    push(&desk, 40);
+    let victim = desk.start(&[
+        "work",
+        "./jobs",
+        "-j",
+        "4",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ >> pids; exec sleep 600",
+    ]);
+    until("it works", || noted(&desk, "pids").len() >= 4);
+    let mut victim = victim;
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    let helpers: Vec<_> = (0..2)
+        .map(|_| desk.start(&["work", "./jobs", "-j", "2", "--drain", "--", "true"]))
+        .collect();
+    for helper in helpers {
+        assert_eq!(end(helper).0, Some(0));
+    }
+    assert_eq!((count(&desk, "completed"), count(&desk, "pending")), (40, 0));
+    // What the killed one's commands were at is still running: nobody can kill them for it.
+    for orphan in noted(&desk, "pids") {
+        let _ = kill_process(orphan, Signal::KILL);
+    }
+}
+
+#[test]
+fn a_signal_lets_commands_finish_and_claims_no_more() {
+    for kind in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let desk = desk("10m");
+        push(&desk, 8);
+        let worker = desk.start(&[
+            "work",
+            "./jobs",
+            "-j",
+            "2",
+            "--",
+            "sh",
+            "-c",
+            "echo $$ >> pids; while ! test -e go; do sleep 0.02; done",
+        ]);
+        until("two are at work", || noted(&desk, "pids").len() == 2);
+        signal(&worker, kind);
+        desk.write("go", "");
+        let (status, _, err) = end(worker);
+        assert_eq!(status, Some(0), "{err}");
+        assert!(err.contains("stopping: commands may finish"), "{err}");
+        assert!(err.contains("2 tasks completed"), "{err}");
+        assert_eq!((count(&desk, "completed"), count(&desk, "pending")), (2, 6));
+    }
+}
+
+#[test]
+fn what_is_not_done_within_the_grace_is_given_back_at_once() {
+    let desk = desk("10m");
+    push(&desk, 2);
+    let worker =
+        desk.start(&["work", "./jobs", "-j", "2", "--grace", "300ms", "--", "sh", "-c", STUBBORN]);
+    until("both are at work", || noted(&desk, "pids").len() == 4);
+    signal(&worker, Signal::TERM);
+    let (status, _, err) = end(worker);
+    assert_eq!(status, Some(0), "{err}");
+    assert!(err.contains("2 given back"), "{err}");
+    assert!(
+        !noted(&desk, "pids").into_iter().any(is_alive),
+        "no task is given back while it is worked on"
+    );
+    // The leases had ten minutes to go.
+    let next = desk.dfq(&["work", "./jobs", "--until", "idle", "--", "true"]);
+    assert!(next.err.contains("2 tasks completed"), "{next:?}");
+}
+
+#[test]
+fn a_second_signal_stops_at_once() {
+    for (kind, status) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let desk = desk("10m");
+        push(&desk, 1);
+        let worker = desk.start(&["work", "./jobs", "--grace", "10m", "--", "sh", "-c", STUBBORN]);
+        until("it works", || noted(&desk, "pids").len() == 2);
+        signal(&worker, kind);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        signal(&worker, kind);
+        let (ended, _, err) = end(worker);
+        assert_eq!(ended, Some(status), "{err}");
+        assert!(!noted(&desk, "pids").into_iter().any(is_alive));
+        let next = desk.dfq(&["work", "./jobs", "--until", "idle", "--", "true"]);
+        assert!(next.err.contains("1 task completed"), "{next:?}");
+    }
+}
+
+#[test]
+fn two_workers_share_without_doing_anything_twice() {
+    let desk = desk("10m");
+    push(&desk, 200);
+    let workers: Vec<_> = (0..3)
+        .map(|_| desk.start(&["work", "-q", "./jobs", "-j", "3", "--drain", "--", "echo", "{.id}"]))
+        .collect();
+    let mut done = Vec::new();
+    for worker in workers {
+        let (status, out, err) = end(worker);
+        assert_eq!(status, Some(0), "{err}");
+        done.extend(out.lines().map(str::to_owned));
+    }
+    done.sort_unstable();
+    let before = done.len();
+    done.dedup();
+    assert_eq!((before, done.len()), (200, 200));
+}
+
+#[test]
+fn a_command_that_leaves_a_child_behind_does_not_hold_the_worker_up() {
+    let desk = desk("10m");
+    push(&desk, 1);
+    // The child holds the pipes open long after the command has ended.
+    let said = desk.dfq(&[
+        "work",
+        "./jobs",
+        "--drain",
+        "--",
+        "sh",
+        "-c",
+        "sleep 600 & echo $! >> pids; echo done",
+    ]);
+    assert_eq!((said.status, said.out.as_str()), (Some(0), "done\n"), "{said:?}");
+    for orphan in noted(&desk, "pids") {
+        let _ = kill_process(orphan, Signal::KILL);
+    }
+}
+
+#[test]
+fn a_task_larger_than_a_pipe_and_a_command_that_does_not_read_it() {
+    let desk = desk("10m");
+    let large = format!("{{\"id\":\"large\",\"data\":\"{}\"}}", "x".repeat(300_000));
+    assert_eq!(desk.dfq_with(&["push", "-q", "./jobs"], &large).status, Some(0));
+    let said = desk.dfq(&["work", "-q", "./jobs", "--limit", "1", "--", "true"]);
+    assert_eq!(said.status, Some(0), "{said:?}");
+    assert_eq!(desk.dfq_with(&["push", "-q", "./jobs", "--again"], &large).status, Some(0));
+    let said = desk.dfq(&["work", "-q", "./jobs", "--limit", "1", "--", "wc", "-c"]);
+    assert_eq!(said.out.trim(), (large.len() + 1).to_string());
+}

@@ -1,0 +1,147 @@
+//! A folder to work in, the command in it, and transcripts of what was said.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "real processes take real time")]
+
+pub(crate) mod terminal;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A folder of its own, in which commands run.
+pub(crate) struct Desk(tempfile::TempDir);
+
+/// What a command said, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) command: String,
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) status: Option<i32>,
+}
+
+impl Desk {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
+    }
+
+    /// A desk in another folder, such as a mount.
+    pub(crate) fn in_folder(folder: &Path) -> Self {
+        Self(tempfile::tempdir_in(folder).unwrap())
+    }
+
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
+        self.0.path().join(below)
+    }
+
+    pub(crate) fn write(&self, below: &str, content: impl AsRef<[u8]>) {
+        std::fs::create_dir_all(self.path(below).parent().unwrap()).unwrap();
+        std::fs::write(self.path(below), content).unwrap();
+    }
+
+    pub(crate) fn read(&self, below: &str) -> String {
+        std::fs::read_to_string(self.path(below)).unwrap()
+    }
+
+    /// The command, ready to be run: in this folder, with nothing of the caller's environment that
+    /// could change what it says.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dfq"));
+        command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
+        for name in ["DFQ_CONFIG", "DFQ_CAMPAIGN", "DFQ_LOG", "NO_COLOR", "CLICOLOR_FORCE"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Runs the command with nothing on stdin.
+    pub(crate) fn dfq(&self, args: &[&str]) -> Said {
+        self.dfq_with(args, "")
+    }
+
+    /// Runs the command with this on stdin.
+    pub(crate) fn dfq_with(&self, args: &[&str], stdin: impl AsRef<[u8]>) -> Said {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut pipe = child.stdin.take().unwrap();
+        let stdin = stdin.as_ref().to_vec();
+        // In a thread: the command may stop reading, or wait for us to read what it says.
+        let feeder = std::thread::spawn(move || pipe.write_all(&stdin));
+        let output = child.wait_with_output().unwrap();
+        let _ = feeder.join().unwrap();
+        Said {
+            command: format!("dfq {}", args.join(" ")),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+            status: output.status.code(),
+        }
+    }
+
+    /// Runs it, and it must end well; answers what it printed.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let said = self.dfq(args);
+        assert_eq!(said.status, Some(0), "{said:?}");
+        said.out
+    }
+
+    /// Starts it, to be looked at while it runs.
+    pub(crate) fn start(&self, args: &[&str]) -> Child {
+        let mut command = self.command(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// What was said, with all that differs from run to run replaced by its name.
+    pub(crate) fn transcript(&self, said: &[Said]) -> String {
+        let mut text = String::new();
+        for said in said {
+            text += &format!("$ {}\n", said.command);
+            text += &said.out;
+            for line in said.err.lines() {
+                text += &format!("err: {line}\n");
+            }
+            if said.status != Some(0) {
+                text +=
+                    &format!("exit: {}\n", said.status.map_or("signal".into(), |s| s.to_string()));
+            }
+            text.push('\n');
+        }
+        let here = self.0.path().canonicalize().unwrap();
+        text.replace(&*here.to_string_lossy(), "[HERE]")
+            .replace(&*self.0.path().to_string_lossy(), "[HERE]")
+    }
+}
+
+/// Patterns of what differs from run to run, for `insta::with_settings!`.
+pub(crate) fn filters() -> Vec<(&'static str, &'static str)> {
+    vec![
+        (r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", "[UUID]"),
+        (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "[TIME]"),
+        (r"[A-Za-z0-9.-]+-\d+-[0-9a-f]{8}\b", "[WORKER]"),
+        (r"\b[0-9a-f]{32}\b", "[NONCE]"),
+        (r"\b\d+(ms|s|m\d*s?|h\d*m?|d\d*h?) ago\b", "[AGO]"),
+        (r"\bin \d+(ms|s|m\d*s?|h\d*m?|d\d*h?)\b", "in [TIME]"),
+    ]
+}
+
+/// Checks a transcript against its snapshot. `INSTA_UPDATE=always` writes it anew.
+#[macro_export]
+macro_rules! assert_transcript {
+    ($name:expr, $transcript:expr) => {
+        insta::with_settings!({ filters => support::filters(), omit_expression => true, prepend_module_to_snapshot => false }, {
+            insta::assert_snapshot!($name, $transcript);
+        })
+    };
+}
+
+/// Waits until something is so; a test that waits in vain has failed.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

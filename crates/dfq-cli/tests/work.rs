@@ -1,0 +1,304 @@
+//! `dfq work` with real commands: what they get, what their end means, what is printed.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "real processes take real time")]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use support::Desk;
+
+/// A queue whose failures are tried again at once.
+fn desk() -> Desk {
+    let desk = Desk::new();
+    desk.ok(&["init", "-q", "./jobs", "--backoff", "10ms", "--backoff-max", "10ms"]);
+    desk
+}
+
+fn push(desk: &Desk, ids: &[&str]) {
+    for id in ids {
+        desk.ok(&["push", "-q", "./jobs", &format!("id={id}")]);
+    }
+}
+
+/// The states of all tasks, and the records of those that have finished.
+fn records(desk: &Desk, outcome: &str) -> BTreeMap<String, serde_json::Value> {
+    let mut records = BTreeMap::new();
+    let Ok(shards) = std::fs::read_dir(desk.path("jobs").join(outcome)) else { return records };
+    for file in shards.flat_map(|shard| std::fs::read_dir(shard.unwrap().path()).unwrap()) {
+        let file = file.unwrap();
+        let record: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(file.path()).unwrap()).unwrap();
+        records.insert(record["_dfq"]["id"].as_str().unwrap().to_owned(), record);
+    }
+    records
+}
+
+#[test]
+fn a_command_gets_its_task_in_three_ways() {
+    let desk = desk();
+    desk.ok(&[
+        "push",
+        "-q",
+        "./jobs",
+        r#"{"id": "a b/ü", "n": 12345678901234567890123, "x": {"y": "z"}}"#,
+    ]);
+    let script = r#"cat; echo "$DFQ_TASK_ID|$DFQ_ATTEMPT|$DFQ_FENCE|$1|$2|$3|$4"; echo "$DFQ_QUEUE"; test -n "$DFQ_RECEIPT""#;
+    let said = desk.dfq(&[
+        "work",
+        "./jobs",
+        "--drain",
+        "--",
+        "sh",
+        "-c",
+        script,
+        "_",
+        "{.n}",
+        "<{.x.y}>",
+        "{}",
+        "{z} ${HOME}",
+    ]);
+    assert_transcript!("work_arguments", desk.transcript(&[said]));
+}
+
+#[test]
+fn the_exit_status_decides() {
+    let desk = desk();
+    push(&desk, &["ok", "retry", "hopeless", "signal"]);
+    let script = r#"
+        echo "about $1" >&2
+        case $1 in
+            ok) exit 0 ;;
+            retry) test "$DFQ_ATTEMPT" = 3 || exit 9 ;;
+            hopeless) exit 65 ;;
+            signal) test "$DFQ_ATTEMPT" = 2 || kill -KILL $$ ;;
+        esac"#;
+    let said = desk.dfq(&["work", "./jobs", "--drain", "--", "sh", "-c", script, "_", "{.id}"]);
+    assert_eq!(said.status, Some(1), "{said:?}");
+    let done = records(&desk, "completed");
+    assert_eq!(done.keys().collect::<Vec<_>>(), ["ok", "retry", "signal"]);
+    let error = |id: &str| done[id]["_dfq"]["attempts"][0]["error"].as_str().unwrap().to_owned();
+    assert_eq!(error("retry"), "exit status 9: about retry");
+    assert_eq!(error("signal"), "killed by signal 9: about signal");
+    let failed = records(&desk, "failed");
+    assert_eq!(failed["hopeless"]["_dfq"]["reason"], "exit status 65: about hopeless");
+    assert_eq!(failed.len(), 1);
+}
+
+#[test]
+fn too_many_failures_end_a_task() {
+    let desk = desk();
+    push(&desk, &["a"]);
+    let work = |more: &[&str]| {
+        let args = [&["work", "./jobs", "--drain"], more, &["--", "false"]].concat();
+        desk.dfq(&args)
+    };
+    assert_eq!(work(&[]).status, Some(1));
+    assert_eq!(records(&desk, "failed")["a"]["_dfq"]["attempts"].as_array().unwrap().len(), 5);
+    push(&desk, &["b"]);
+    assert_eq!(work(&["--max-attempts", "2"]).status, Some(1));
+    assert_eq!(records(&desk, "failed")["b"]["_dfq"]["attempts"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn status_75_gives_back_with_a_pause_and_does_not_count() {
+    let desk = desk();
+    push(&desk, &["later"]);
+    let said = desk.dfq(&[
+        "work",
+        "./jobs",
+        "--until",
+        "idle",
+        "--",
+        "sh",
+        "-c",
+        "echo busy >&2; exit 75",
+    ]);
+    assert_eq!(said.status, Some(0), "{said:?}");
+    assert!(said.err.contains("given back: exit status 75: busy"), "{said:?}");
+    let lease = std::fs::read_dir(desk.path("jobs/pending")).unwrap().next().unwrap().unwrap();
+    let lease = std::fs::read_to_string(lease.path().join("later/lease.json")).unwrap();
+    let lease: serde_json::Value = serde_json::from_str(&lease).unwrap();
+    assert_eq!(lease["state"], "released");
+    assert!(lease["not_before"].is_string(), "{lease}");
+    let again = desk.dfq(&["work", "./jobs", "--until", "idle", "--", "true"]);
+    assert!(again.err.contains("0 tasks completed"), "not before its pause is over: {again:?}");
+}
+
+#[test]
+fn a_command_that_cannot_be_run_stops_the_worker() {
+    let desk = desk();
+    push(&desk, &["a", "b", "c"]);
+    let none = |said: support::Said| {
+        assert_eq!(said.status, Some(12), "{said:?}");
+        assert!(records(&desk, "completed").is_empty() && records(&desk, "failed").is_empty());
+        said
+    };
+    let said = [
+        none(desk.dfq(&["work", "./jobs", "--drain", "--", "./no-such-command"])),
+        none(desk.dfq(&["work", "./jobs", "--drain", "--", "sh", "-c", "no-such-command"])),
+        none(desk.dfq(&["work", "./jobs", "--drain", "--stream", "--", "./no-such-command"])),
+        none(desk.dfq(&["work", "./jobs", "--drain", "--", "echo", "{.nope}"])),
+    ];
+    assert!(said.iter().all(|said| said.err.contains("stopped: ")), "{said:?}");
+    // Nothing was counted against the tasks.
+    assert_eq!(
+        desk.dfq(&["work", "./jobs", "--drain", "--max-attempts", "1", "--", "true"]).status,
+        Some(0)
+    );
+    assert_eq!(records(&desk, "completed").len(), 3);
+}
+
+#[test]
+fn a_task_that_lacks_what_others_have_fails_alone() {
+    let desk = desk();
+    desk.ok(&["push", "-q", "./jobs", "id=has", "url=x"]);
+    assert_eq!(desk.dfq(&["work", "./jobs", "--drain", "--", "echo", "{.url}"]).status, Some(0));
+    let input = "{\"id\":\"lacks\"}\n{\"id\":\"dash\",\"url\":\"--help\"}\n";
+    desk.dfq_with(&["push", "-q", "./jobs"], input);
+    for n in 0..40 {
+        desk.ok(&["push", "-q", "./jobs", &format!("id=t{n}"), "url=y"]);
+    }
+    // In random order, so it may come upon one without the member first, and stop; then once more.
+    support::until("all are done", || {
+        desk.dfq(&["work", "./jobs", "--drain", "--", "echo", "{.url}"]).status != Some(12)
+    });
+    let failed = records(&desk, "failed");
+    assert_eq!(failed.keys().collect::<Vec<_>>(), ["dash", "lacks"]);
+    assert!(failed["dash"]["_dfq"]["reason"].as_str().unwrap().contains("taken for an option"));
+    assert!(failed["lacks"]["_dfq"]["reason"].as_str().unwrap().contains("no member 'url'"));
+}
+
+#[test]
+fn too_many_failures_halt_the_worker() {
+    let desk = desk();
+    for n in 0..50 {
+        push(&desk, &[&format!("t{n}")]);
+    }
+    let said = desk.dfq(&["work", "./jobs", "--drain", "--halt", "fail=3", "--", "false"]);
+    assert_eq!(said.status, Some(12));
+    assert!(said.err.contains("stopped: 3 commands failed (--halt fail=3)"), "{said:?}");
+    let said = desk.dfq(&["work", "./jobs", "--drain", "--halt", "fail=50%", "--", "false"]);
+    assert_eq!(said.status, Some(12));
+    assert!(said.err.contains("stopped: 10 of 10 commands failed"), "{said:?}");
+    let said = desk.dfq(&["work", "./jobs", "--drain", "--halt", "fail=50%", "--", "true"]);
+    assert_eq!(said.status, Some(0), "{said:?}");
+}
+
+#[test]
+fn lines_of_parallel_commands_are_whole() {
+    let desk = desk();
+    for n in 0..16 {
+        push(&desk, &[&format!("t{n}")]);
+    }
+    // Each line comes in pieces, with time for the others between them.
+    let script = r#"for i in 1 2 3; do printf "%s-" "$1"; sleep 0.01; printf "%s-" "$1"; printf "%s\n" "$1"; done; printf "%s-end" "$1""#;
+    let said = desk.dfq(&[
+        "work", "-q", "./jobs", "-j", "8", "--drain", "--", "sh", "-c", script, "_", "{.id}",
+    ]);
+    assert_eq!(said.out.lines().count(), 16 * 4);
+    for line in said.out.lines() {
+        let id = line.split('-').next().unwrap();
+        assert!(line == format!("{id}-{id}-{id}") || line == format!("{id}-end"), "{line}");
+    }
+}
+
+#[test]
+fn logs_instead_of_output() {
+    let desk = desk();
+    push(&desk, &["a/b", "c"]);
+    let script = "echo out; echo err >&2; test $DFQ_ATTEMPT = 2";
+    let said =
+        desk.dfq(&["work", "./jobs", "--drain", "--log-dir", "./logs", "--", "sh", "-c", script]);
+    assert_eq!((said.status, said.out.as_str()), (Some(0), ""), "{said:?}");
+    for name in ["a%2Fb.1.log", "a%2Fb.2.log", "c.1.log", "c.2.log"] {
+        let log = desk.read(&format!("logs/{name}"));
+        let mut lines: Vec<_> = log.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["err", "out"], "{name}");
+    }
+}
+
+#[test]
+fn queues_in_the_order_given() {
+    let desk = desk();
+    for n in 0..10 {
+        desk.ok(&["push", "-q", "./jobs", &format!("id=later{n}")]);
+        desk.ok(&["push", "-q", "./urgent", &format!("id=first{n}")]);
+    }
+    let said = desk.dfq(&["work", "-q", "./urgent", "./jobs", "--drain", "--", "echo", "{.id}"]);
+    let ids: Vec<_> = said.out.lines().collect();
+    assert_eq!(ids.len(), 20);
+    assert!(ids[..10].iter().all(|id| id.starts_with("first")), "{ids:?}");
+}
+
+#[test]
+fn ends_by_itself_when_told_to() {
+    let desk = desk();
+    push(&desk, &["a", "b", "c"]);
+    let said = desk.dfq(&["work", "./jobs", "--limit", "2", "--", "true"]);
+    assert_eq!((said.status, records(&desk, "completed").len()), (Some(0), 2));
+    let said = desk.dfq(&["work", "./jobs", "--until", "drained", "--json", "--", "true"]);
+    let summary: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!((&summary["completed"], &summary["failed"]), (&1.into(), &0.into()));
+    let said = desk.dfq(&["work", "./jobs", "--stop-after", "200ms", "--", "true"]);
+    assert_eq!(said.status, Some(0), "{said:?}");
+    // Idle does not wait for a delayed task, drain does.
+    desk.ok(&["push", "-q", "./jobs", "id=soon", "--delay", "2s"]);
+    desk.ok(&["work", "./jobs", "--until", "idle", "--", "true"]);
+    assert!(!records(&desk, "completed").contains_key("soon"));
+    desk.ok(&["work", "./jobs", "--drain", "--", "true"]);
+    assert!(records(&desk, "completed").contains_key("soon"));
+}
+
+#[test]
+fn versions_that_it_does_not_know_are_left_alone() {
+    let desk = desk();
+    desk.ok(&["push", "-q", "./jobs", "id=old", "schema_version:=1"]);
+    desk.ok(&["push", "-q", "./jobs", "id=new", "schema_version:=3"]);
+    desk.ok(&["work", "-q", "./jobs", "--until", "idle", "--schema", "1..2", "--", "true"]);
+    assert_eq!(records(&desk, "completed").keys().collect::<Vec<_>>(), ["old"]);
+    assert_eq!(desk.dfq(&["work", "./jobs", "--schema", "2..1", "--", "true"]).status, Some(2));
+}
+
+#[test]
+fn wrong_uses() {
+    let desk = desk();
+    let said = [
+        desk.dfq(&["work", "./jobs"]),
+        desk.dfq(&["work", "./jobs", "--"]),
+        desk.dfq(&["work", "./none", "--", "true"]),
+        desk.dfq(&["work", "jobs", "--", "true"]),
+        desk.dfq(&["work", "./jobs", "--", "{.cmd}"]),
+        desk.dfq(&["work", "./jobs", "--", "sh", "-c", "echo {.x}"]),
+        desk.dfq(&["work", "./jobs", "--stream", "--", "cat", "{.x}"]),
+        desk.dfq(&["work", "./jobs", "--lease", "10", "--", "true"]),
+        desk.dfq(&["work", "./jobs", "--halt", "3", "--", "true"]),
+        desk.dfq(&["work", "./jobs", "-j", "0", "--", "true"]),
+        desk.dfq(&["work", "./jobs", "--until", "tomorrow", "--", "true"]),
+    ];
+    assert_transcript!("work_wrong_uses", desk.transcript(&said));
+}
+
+#[test]
+fn a_live_line_on_a_terminal() {
+    let desk = desk();
+    push(&desk, &["a", "b", "c"]);
+    let said = desk.on_terminal(
+        &["work", "./jobs", "--drain", "--", "sh", "-c", "sleep 0.3; echo said $1", "_", "{.id}"],
+        "",
+    );
+    assert_eq!(said.status, Some(0), "{said:?}");
+    assert!(said.out.contains("1 running, 2 done"), "{said:?}");
+    assert!(said.out.contains("about 3 left"), "{said:?}");
+    // What commands print stands on lines of its own, not in the live line.
+    for id in ["a", "b", "c"] {
+        let alone = |line: &str| line.rsplit(['\r', 'K']).next() == Some(&format!("said {id}"));
+        assert!(said.out.lines().any(alone), "{id}: {said:?}");
+    }
+    assert!(
+        said.out.trim_end().ends_with('s') && said.out.contains("3 tasks completed"),
+        "{said:?}"
+    );
+}

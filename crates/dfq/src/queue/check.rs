@@ -1,0 +1,159 @@
+//! Looking for what should not be there, and mending what can be mended without a guess.
+//!
+//! A mend does only what the next worker that meets the thing would do; everything else, above all
+//! files that we did not write, is named and left alone.
+
+use super::Problem;
+use super::core::Core;
+use crate::error::Result;
+use crate::format;
+use crate::layout::{self, Shard};
+use crate::model::{Layout, Outcome, TaskKey};
+use crate::store::{EntryKind, Tree};
+
+/// What was found so far.
+struct Findings {
+    problems: Vec<Problem>,
+    repair: bool,
+}
+
+impl Findings {
+    fn note(&mut self, path: &str, what: &str) {
+        self.add(path, what, false);
+    }
+
+    fn add(&mut self, path: &str, what: &str, mended: bool) {
+        self.problems.push(Problem { path: path.to_owned(), what: what.to_owned(), mended });
+    }
+}
+
+impl<T: Tree> Core<T> {
+    pub(super) async fn check(&self, repair: bool) -> Result<Vec<Problem>> {
+        let mut findings = Findings { problems: Vec::new(), repair };
+        let ours = [
+            layout::SETTINGS,
+            layout::PAUSED,
+            layout::UNLOCKED,
+            layout::PENDING,
+            layout::SCHEDULED,
+            "completed",
+            "failed",
+            layout::WORKERS,
+            layout::TMP,
+        ];
+        self.each_entry(".", |entry| {
+            if !ours.contains(&entry.name.as_str()) {
+                findings.note(&entry.name, "not a part of the queue");
+            }
+        })
+        .await?;
+        for place in [layout::PENDING, "completed", "failed"] {
+            if self.layout() == Layout::Sharded {
+                self.each_entry(place, |entry| {
+                    if Shard::parse(&entry.name).is_none() || entry.kind != EntryKind::Folder {
+                        findings.note(&format!("{place}/{}", entry.name), "not a shard");
+                    }
+                })
+                .await?;
+            }
+            for shard in layout::shards(self.layout()) {
+                self.check_shard(place, shard, &mut findings).await?;
+            }
+        }
+        let leftovers = self.purge_leftovers(self.now_for_onlookers().await, !repair).await?;
+        if leftovers > 0 {
+            let what = format!("{leftovers} left behind by killed processes or silent workers");
+            findings.add(layout::TMP, &what, repair);
+        }
+        Ok(findings.problems)
+    }
+
+    async fn check_shard(&self, place: &str, shard: Shard, findings: &mut Findings) -> Result<()> {
+        let dir = layout::shard_dir(self.layout(), place, shard);
+        let mut keys = Vec::new();
+        let visited = self
+            .each_entry(&dir, |entry| {
+                let (key, wanted) = match place {
+                    layout::PENDING => (
+                        layout::parse_task_dir(self.layout(), shard, &entry.name),
+                        EntryKind::Folder,
+                    ),
+                    _ => (
+                        layout::parse_record_name(self.layout(), shard, &entry.name),
+                        EntryKind::File,
+                    ),
+                };
+                match key.filter(|_| entry.kind == wanted) {
+                    Some(key) => keys.push(key),
+                    None => findings.note(
+                        &format!("{dir}/{}", entry.name),
+                        "does not belong here: no task that we named, or in the wrong folder",
+                    ),
+                }
+            })
+            .await;
+        if let Err(error) = visited {
+            findings.note(&dir, &error.to_string());
+        }
+        for key in keys {
+            if place == layout::PENDING {
+                self.check_task(&key, findings).await?;
+            } else {
+                let outcome =
+                    if place == "completed" { Outcome::Completed } else { Outcome::Failed };
+                let path = self.record_path(outcome, &key);
+                let Some(stored) = self.tree.read(&path).await? else { continue };
+                if let Err(error) = format::decode_record(&stored.bytes, outcome, &key) {
+                    findings.note(&path, &format!("cannot be read: {error}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn check_task(&self, key: &TaskKey, findings: &mut Findings) -> Result<()> {
+        let dir = self.task_dir(key);
+        let slot = match self.tree.open(&dir).await {
+            Ok(Some(slot)) => slot,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                findings.note(&dir, &error.to_string());
+                return Ok(());
+            }
+        };
+        let look = match self.tree.look(&slot, None, &self.record_paths(key)).await {
+            Ok(look) => look,
+            Err(error) => {
+                findings.note(&dir, &error.to_string());
+                return Ok(());
+            }
+        };
+        let remains = match &look.task {
+            None => Some("has no task.json; whoever meets it removes it"),
+            Some(_) if look.finished => Some("has finished; whoever meets it removes it"),
+            Some(_) => None,
+        };
+        if let Some(what) = remains {
+            if findings.repair {
+                self.clean_slot(key, &slot).await?;
+            }
+            findings.add(&dir, what, findings.repair);
+            return Ok(());
+        }
+        if let Some(task) = &look.task
+            && let Err(error) = format::decode_task(&task.bytes, key)
+        {
+            let what = format!("{error}; whoever claims it sets it aside in failed/");
+            if findings.repair {
+                let reason = format!("{} could not be read: {error}", layout::TASK);
+                self.cancel_at(key, &dir, &reason).await?;
+            }
+            findings.add(&format!("{dir}/{}", layout::TASK), &what, findings.repair);
+        }
+        for seen in self.history(&slot).await?.iter().filter(|seen| seen.lease.is_none()) {
+            let path = format!("{dir}/{}", layout::lease_name(seen.attempt));
+            findings.note(&path, "cannot be read; it is judged by its age");
+        }
+        Ok(())
+    }
+}
