@@ -55,6 +55,13 @@ fn a_bad_line_names_its_number() {
         desk.dfq_with(&["push", "./bytes"], not_text),
         desk.dfq_with(&["push", "./field", "--id-field", "n"], "{\"n\":1}\n{\"m\":2}\n"),
         desk.dfq_with(&["push", "./field", "--id-field", "n"], "{\"n\":[1]}\n"),
+        desk.dfq_with(
+            &["push", "./ids"],
+            format!(
+                "{{\"id\":\"ok\"}}\n{{\"id\":\"{}\"}}\n{{\"id\":\"after\"}}\n",
+                "x".repeat(300)
+            ),
+        ),
         desk.dfq(&["push", "./none", "--jsonl", "no-such-file"]),
     ];
     assert_transcript!("push_bad_lines", desk.transcript(&said));

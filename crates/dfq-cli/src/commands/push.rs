@@ -145,6 +145,8 @@ impl Push {
             let hash = dfq::Payload::from_json(&input.json).map_err(place)?.sha256();
             task = task.id(TaskId::new(hash).map_err(place)?);
         }
+        // Found out now, so that nothing after it is pushed.
+        task.chosen_id().map_err(place)?;
         if self.again {
             task = task.again();
         }

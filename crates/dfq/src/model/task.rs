@@ -145,6 +145,14 @@ impl NewTask {
         Ok(Self::new(Payload::from_value(value)?))
     }
 
+    /// The id that it will have, unless that is left to chance. An error if it cannot be one.
+    pub fn chosen_id(&self) -> Result<Option<TaskId>> {
+        match &self.id {
+            Some(id) => Ok(Some(id.clone())),
+            None => self.payload.string_member("id").map(TaskId::new).transpose(),
+        }
+    }
+
     /// Gives the task this id.
     #[must_use]
     pub fn id(mut self, id: TaskId) -> Self {

@@ -245,8 +245,9 @@ impl<T: Tree> Core<T> {
         let least = MIN_PURGE_AGE.max(self.settings.lease.saturating_mul(10));
         if purge.older_than < least {
             return Err(Error::invalid(format!(
-                "records are kept for at least {least:?} in this queue: a worker that stalled must \
-                 still find out that its task is done"
+                "records are kept for at least {} min in this queue: a worker that stalled must \
+                 still find out that its task is done",
+                least.as_secs().div_ceil(60)
             )));
         }
         let now = self.now().await?;

@@ -74,10 +74,7 @@ impl<T: Tree> Core<T> {
     }
 
     fn draft(&self, task: NewTask) -> Result<Draft> {
-        let chosen = match &task.id {
-            Some(id) => Some(id.clone()),
-            None => task.payload.string_member("id").map(TaskId::new).transpose()?,
-        };
+        let chosen = task.chosen_id()?;
         if task.max_attempts == Some(0) {
             return Err(Error::invalid("max_attempts must be at least 1"));
         }
