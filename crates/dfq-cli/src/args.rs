@@ -90,6 +90,7 @@ pub(crate) enum Command {
     Demo(c::demo::Demo),
     Completions(c::generate::Completions),
     Man(c::generate::Man),
+    Umask(c::umask::Umask),
 }
 
 /// Reads the command line; otherwise says what is wrong with it, and answers the exit status.

@@ -1,12 +1,14 @@
 //! What all commands share: the configuration, the clock, and how queues are opened.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Result;
 use dfq::config::{Address, Config, Target};
 use dfq::model::Shared;
+use rustix::fs::Mode;
+
 use dfq::{Env, ErrorKind, OpenOptions, Queue, Settings};
 
 use crate::args::Global;
@@ -84,6 +86,10 @@ impl Context {
     pub(crate) async fn create(&self, path: &Path, settings: Settings) -> Result<Arc<dyn Queue>> {
         // Before a folder appears that nobody can use.
         settings.check()?;
+        // The folders above it are not the group's business.
+        if let Some(above) = path.parent() {
+            let _ = std::fs::create_dir_all(above);
+        }
         join_group(&settings);
         let shared = settings.shared;
         let options = OpenOptions { create: Some(settings), ..OpenOptions::default() };
@@ -92,7 +98,7 @@ impl Context {
             share_with_group(path)?;
         }
         if !self.quiet {
-            eprintln!("dfq: made the queue {}", absolute(path).display());
+            crate::output::note!("dfq: made the queue {}", absolute(path).display());
         }
         Ok(opened)
     }
@@ -127,8 +133,18 @@ pub(crate) fn absolute(path: &Path) -> PathBuf {
 /// Everything made in a queue that a group shares must be writable by the group.
 fn join_group(settings: &Settings) {
     if settings.shared == Shared::Group {
-        rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o002));
+        let own = rustix::process::umask(Mode::from_bits_retain(GROUP_UMASK));
+        // The first answer counts: later ones are what we have set ourselves.
+        let _ = OWN_UMASK.set(own.bits());
     }
+}
+
+const GROUP_UMASK: u32 = 0o002;
+static OWN_UMASK: OnceLock<u32> = OnceLock::new();
+
+/// The umask that this process was started with, if it has another now: what commands are to have.
+pub(crate) fn own_umask() -> Option<u32> {
+    OWN_UMASK.get().copied().filter(|own| *own != GROUP_UMASK)
 }
 
 /// New folders inherit the group of a folder with the set-group-id bit.
@@ -175,7 +191,7 @@ pub(crate) fn confirm(yes: bool, question: &str) -> Result<bool> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Err(invalid(format!("{question} Say --yes to go on, or --dry-run to look first")));
     }
-    eprint!("{question} [y/N] ");
+    let _ = write!(std::io::stderr(), "{question} [y/N] ");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     Ok(matches!(line.trim().to_lowercase().as_str(), "y" | "yes"))

@@ -16,6 +16,11 @@ pub(crate) enum Answer {
     No,
     /// The worker stopped itself rather than burn the queue.
     Halted,
+    /// A command could not be started.
+    CannotRun {
+        /// It is there.
+        found: bool,
+    },
     /// Told to stop at once by this signal.
     Killed(u8),
     /// Something went wrong, and has been said already.
@@ -32,6 +37,7 @@ impl Answer {
             Self::Yes => 0,
             Self::No => 1,
             Self::Halted => 12,
+            Self::CannotRun { found } => 127 - u8::from(found),
             Self::Killed(signal) => 128 + signal,
             Self::Told(kind) => status(kind),
         }
@@ -95,14 +101,14 @@ pub(crate) fn report(error: &anyhow::Error) -> u8 {
         return 128 + 13; // as if SIGPIPE had ended us: whoever read us wanted no more
     }
     // It may speak of a task's id, in which anything can be.
-    eprintln!("dfq: {}", crate::output::printable(&format!("{error:#}")));
+    crate::output::note!("dfq: {}", crate::output::printable(&format!("{error:#}")));
     match error.downcast_ref::<Error>() {
         Some(error) => status(error.kind()),
         None => status(ErrorKind::Unavailable),
     }
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();
         io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)

@@ -220,7 +220,7 @@ impl Job<'_> {
                 status: "would",
                 generation: None,
                 worker_id: None,
-                line: output::printable(id.as_str()),
+                line: output::id(id.as_str()),
             });
             self.tell(&id, told, true, &mut tally)?;
         }
@@ -332,7 +332,7 @@ impl Job<'_> {
 
     fn say(&self, sentence: &str) {
         if !self.context.quiet && !self.context.json {
-            eprintln!("dfq: {sentence}");
+            crate::output::note!("dfq: {sentence}");
         }
     }
 }

@@ -17,6 +17,16 @@ use unicode_width::UnicodeWidthStr;
 
 pub(crate) use rows::Rows;
 
+/// Says something on stderr. That nobody can hear it is no reason to stop, let alone to panic as
+/// `eprintln!` does.
+macro_rules! note {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+pub(crate) use note;
+
 /// Prints one value as a line of JSON.
 pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_string(value)?;
@@ -40,6 +50,11 @@ pub(crate) fn sink() -> Box<dyn Write> {
 pub(crate) fn line(text: &str) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{text}")?;
     Ok(())
+}
+
+/// An id to be printed: as it is for programs, without what a terminal would obey for people.
+pub(crate) fn id(id: &str) -> String {
+    if std::io::stdout().is_terminal() { printable(id) } else { id.to_owned() }
 }
 
 /// A table: a head, and rows of as many cells.
@@ -119,7 +134,10 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
 
 /// The text on one line, without what a terminal would obey.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '␣' } else { letter }).collect()
+    // Marks that turn the direction of writing can make a text look like another.
+    let turns = |letter| matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let safe = |letter: char| if letter.is_control() || turns(letter) { '␣' } else { letter };
+    text.chars().map(safe).collect()
 }
 
 /// A length of time in its two largest units: `3h50m`, `12s`, `250ms`.

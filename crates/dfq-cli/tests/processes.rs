@@ -207,7 +207,7 @@ fn a_second_signal_stops_at_once() {
         let worker = desk.start(&["work", "./jobs", "--grace", "10m", "--", "sh", "-c", STUBBORN]);
         until("it works", || noted(&desk, "pids").len() == 2);
         signal(&worker, kind);
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(std::time::Duration::from_millis(500));
         signal(&worker, kind);
         let (ended, _, err) = end(worker);
         assert_eq!(ended, Some(status), "{err}");
@@ -266,4 +266,140 @@ fn a_task_larger_than_a_pipe_and_a_command_that_does_not_read_it() {
     assert_eq!(desk.dfq_with(&["push", "-q", "./jobs", "--again"], &large).status, Some(0));
     let said = desk.dfq(&["work", "-q", "./jobs", "--limit", "1", "--", "wc", "-c"]);
     assert_eq!(said.out.trim(), (large.len() + 1).to_string());
+}
+
+/// Ends when asked to, but has a child that does not.
+const GRANDCHILD: &str =
+    r#"(trap "" TERM; echo ready >> readied; sleep 600) & echo $! >> pids; echo $$ >> pids; wait"#;
+
+#[test]
+fn those_of_a_group_that_outlive_its_leader_are_ended_too() {
+    let desk = desk("10m");
+    push(&desk, 1);
+    let worker = desk.start(&["work", "./jobs", "--grace", "100ms", "--", "sh", "-c", GRANDCHILD]);
+    until("both are there", || noted(&desk, "pids").len() == 2 && desk.path("readied").exists());
+    signal(&worker, Signal::TERM);
+    assert_eq!(end(worker).0, Some(0));
+    let pids = noted(&desk, "pids");
+    until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+}
+
+#[test]
+fn a_signal_sent_to_us_and_to_our_group_is_one_signal() {
+    let desk = desk("10m");
+    push(&desk, 1);
+    let worker = desk.start(&[
+        "work",
+        "./jobs",
+        "--limit",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ >> pids; while ! test -e go; do sleep 0.02; done",
+    ]);
+    until("it works", || noted(&desk, "pids").len() == 1);
+    for _ in 0..5 {
+        signal(&worker, Signal::TERM);
+    }
+    desk.write("go", "");
+    let (status, _, err) = end(worker);
+    assert_eq!(status, Some(0), "{err}");
+    assert!(err.contains("1 task completed"), "{err}");
+}
+
+#[test]
+fn a_hangup_that_is_to_be_ignored_is_ignored() {
+    let desk = desk("10m");
+    push(&desk, 2);
+    let mut command = std::process::Command::new("nohup");
+    let script = "echo $$ >> pids; while ! test -e go; do sleep 0.02; done";
+    command
+        .args([env!("CARGO_BIN_EXE_dfq"), "work", "./jobs", "--drain", "--", "sh", "-c", script])
+        .current_dir(desk.path("."))
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let worker = command.spawn().unwrap();
+    until("it works", || noted(&desk, "pids").len() == 1);
+    signal(&worker, Signal::HUP);
+    desk.write("go", "");
+    let (status, _, err) = end(worker);
+    assert_eq!(status, Some(0), "{err}");
+    assert!(err.contains("2 tasks completed"), "{err}");
+}
+
+#[test]
+fn nobody_who_listens_is_no_reason_to_stop() {
+    let desk = desk("10m");
+    push(&desk, 30);
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command =
+        desk.command(&["work", "./jobs", "-v", "-j", "4", "--drain", "--", "echo", "hello"]);
+    let status = command.stdout(full()).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(count(&desk, "completed"), 30);
+    let status = desk.command(&["ls", "./nowhere"]).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(3));
+}
+
+#[test]
+fn a_reader_that_has_stopped_reading_does_not_make_us_deaf() {
+    let desk = desk("10m");
+    push(&desk, 8);
+    // A pipe that nobody reads, and more commands that fill it than there are cores.
+    let mut command = desk.command(&[
+        "work",
+        "-q",
+        "./jobs",
+        "-j",
+        "8",
+        "--grace",
+        "200ms",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ >> pids; exec yes",
+    ]);
+    let mut worker = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    until("all are at work", || noted(&desk, "pids").len() == 8);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    kill_process(pid(&worker), Signal::TERM).unwrap();
+    // Not read until it has ended.
+    until("it has ended", || worker.try_wait().unwrap().is_some());
+    assert!(!noted(&desk, "pids").into_iter().any(is_alive));
+    let next = desk.dfq(&["work", "./jobs", "--until", "idle", "--", "true"]);
+    assert!(next.err.contains("8 tasks completed"), "{next:?}");
+}
+
+#[test]
+fn more_at_once_than_there_is_room_for_is_refused() {
+    let desk = desk("10m");
+    push(&desk, 1);
+    let dfq = env!("CARGO_BIN_EXE_dfq");
+    let script = format!("ulimit -n 256; exec {dfq} work ./jobs -j 1500 --until idle -- true");
+    let mut command = std::process::Command::new("sh");
+    let output = command.args(["-c", &script]).current_dir(desk.path(".")).output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{err}");
+    assert!(err.contains("use -j 24, or raise it"), "{err}");
+}
+
+#[test]
+fn a_queue_that_a_group_shares_does_not_change_what_commands_make() {
+    use std::os::unix::fs::PermissionsExt;
+    let desk = Desk::new();
+    let script = format!(
+        "umask 077; d={}; $d init -q ./above/jobs --shared group && $d push -q ./above/jobs id=a && \
+         exec $d work -q ./above/jobs --drain -- sh -c 'umask; touch made'",
+        env!("CARGO_BIN_EXE_dfq")
+    );
+    let mut command = std::process::Command::new("sh");
+    let output = command.args(["-c", &script]).current_dir(desk.path(".")).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0077", "{output:?}");
+    let mode = |path: &str| desk.path(path).metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode("made"), 0o600);
+    assert_eq!(mode("above"), 0o700, "the folders above are not the group's business");
+    assert_eq!(mode("above/jobs"), 0o2775);
+    assert_eq!(mode("above/jobs/completed"), 0o2775);
+    assert_eq!(mode("above/jobs/queue.json"), 0o664);
 }

@@ -89,7 +89,7 @@ fn nonsense_is_no_verdict() {
         (r#"{"retry":"x","delay":"soon"}"#, "no length of time"),
         (r#"{"done":true}"#, "no verdict"),
         ("", "no verdict"),
-        (r#"{"ok":true,"id":"b"}"#, "asked about 'a'"),
+        (r#"{"ok":true,"id":"b"}"#, "asked about"),
     ] {
         let desk = desk(&["a", "b"]);
         let body =
@@ -113,6 +113,29 @@ fn words_that_nobody_asked_for_are_not_taken_for_a_verdict() {
     let mut done: Vec<_> = done.lines().collect();
     done.sort_unstable();
     assert_eq!((said.status, done), (Some(0), vec!["a", "b", "c", "d"]), "{}", said.err);
+}
+
+/// Ends after three tasks, as programs that leak memory do on purpose.
+#[test]
+fn a_child_that_ends_between_tasks_costs_nothing() {
+    let ids: Vec<String> = (0..40).map(|n| format!("t{n}")).collect();
+    let desk = desk(&ids.iter().map(String::as_str).collect::<Vec<_>>());
+    let body = r#"echo '{"ok":true}'; n=$((n+1)); if [ $n = 3 ]; then exit 0; fi"#;
+    let said = stream(&desk, &["-j", "2", "--drain", "--max-attempts", "1"], body);
+    assert_eq!(said.status, Some(0), "{said:?}");
+    assert!(said.err.contains("40 tasks completed, in"), "{said:?}");
+    assert!(starts(&desk) >= 14);
+}
+
+#[test]
+fn a_late_word_about_another_task_is_nonsense_where_tasks_are_named() {
+    let desk = desk(&["a", "b"]);
+    // Says it again a while later, when it has the next task already.
+    let body = r#"echo "$id" >> done; echo "{\"ok\":true,\"id\":\"$id\"}"; sleep 0.3; echo "{\"ok\":true,\"id\":\"$id\"}"; sleep 0.2"#;
+    let said = stream(&desk, &["--drain"], body);
+    assert_eq!(said.status, Some(0), "{said:?}");
+    let done = desk.read("done");
+    assert!(done.contains('a') && done.contains('b'), "both were done: {done}");
 }
 
 #[test]

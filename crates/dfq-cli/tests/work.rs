@@ -221,6 +221,45 @@ fn logs_instead_of_output() {
 }
 
 #[test]
+fn logs_of_several_queues_are_kept_apart() {
+    let desk = desk();
+    desk.ok(&["push", "-q", "./jobs", "id=same"]);
+    desk.ok(&["push", "-q", "./other", "id=same"]);
+    desk.ok(&[
+        "work",
+        "-q",
+        "./jobs",
+        "./other",
+        "--drain",
+        "--log-dir",
+        "logs",
+        "--",
+        "sh",
+        "-c",
+        "echo $DFQ_QUEUE",
+    ]);
+    assert!(desk.read("logs/1-jobs/same.1.log").contains("jobs"));
+    assert!(desk.read("logs/2-other/same.1.log").contains("other"));
+}
+
+#[test]
+fn a_line_without_an_end_does_not_fill_the_memory() {
+    let desk = desk();
+    push(&desk, &["a"]);
+    let said = desk.dfq(&[
+        "work",
+        "-q",
+        "./jobs",
+        "--drain",
+        "--",
+        "sh",
+        "-c",
+        "head -c 3000000 /dev/zero | tr '\\0' x",
+    ]);
+    assert_eq!(said.out.len(), 3_000_001, "all of it, and an end");
+}
+
+#[test]
 fn queues_in_the_order_given() {
     let desk = desk();
     for n in 0..10 {

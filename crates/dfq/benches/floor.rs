@@ -8,7 +8,11 @@
 //! `--scale [N]` compares a claim among N tasks with one among 1,000; `--processes` two processes
 //! with one. With `--check` a missed target ends in exit code 1.
 
-#![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "a benchmark measures real time"
+)]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run has nothing to report")]
 
 mod support;

@@ -209,6 +209,11 @@ impl Document {
         check_keys(table.keys(), &TOP_KEYS, "")?;
         if let Some(toml::Value::Table(queues)) = table.get("queues") {
             for (name, queue) in queues {
+                if name.is_empty() || Address::parse(name).is_ok_and(|address| address.is_some()) {
+                    return Err(Error::invalid(format!(
+                        "'{name}' cannot be a queue's name: it would be taken for a directory"
+                    )));
+                }
                 let keys = queue.as_table().into_iter().flat_map(toml::Table::keys);
                 check_keys(keys, &QUEUE_KEYS, &format!(" of queue '{name}'"))?;
             }

@@ -352,6 +352,20 @@ async fn a_repair_mends_what_a_worker_would_and_touches_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_repair_leaves_what_somebody_works_on() {
+    let place = Place::new();
+    let queue = place.queue_with(flat()).await;
+    push(&*queue, "held").await;
+    let held = poll(&*queue).await.remove(0);
+    place.write("pending/held/task.json", "{ half");
+    let operator = place.queue().await;
+    let found = operator.check(true).await.unwrap();
+    assert_eq!((found.len(), found[0].mended), (1, false), "{found:?}");
+    queue.ack(vec![held.receipt]).await.remove(0).unwrap();
+    assert_eq!(queue.get(id("held")).await.unwrap().unwrap().state, TaskState::Completed);
+}
+
+#[tokio::test]
 async fn listings_come_in_pages_and_start_where_asked() {
     use dfq::queue::{ListCursor, Place as At};
     let place = Place::new();

@@ -12,6 +12,8 @@
 //!     --seed N   --rounds N   --dir DIR   --workers N   --tasks N
 //! ```
 
+#![allow(clippy::disallowed_macros, reason = "a program of its own, whose stderr is there")]
+
 #[path = "race/crew.rs"]
 mod crew;
 #[path = "race/journal.rs"]

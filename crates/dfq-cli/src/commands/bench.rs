@@ -158,18 +158,18 @@ impl Bench {
         let p50 = |operation: &str| {
             rows.iter().find(|row| row.operation == operation && row.batch == 1).map(|r| r.p50_ms)
         };
-        eprintln!(
+        crate::output::note!(
             "Times are of one call: half of the calls took no longer than p50, 99 of 100 no longer \
              than p99."
         );
         if self.durability == Survives::Relaxed {
-            eprintln!("Relaxed: nothing waited for the disk, except in the first row.");
+            crate::output::note!("Relaxed: nothing waited for the disk, except in the first row.");
             return;
         }
         if let (Some(raw), Some(push)) = (p50("write, fsync, rename"), p50("push"))
             && raw > 0.0
         {
-            eprintln!(
+            crate::output::note!(
                 "A single push took {:.1} times the bare write, fsync and rename of {} bytes: that \
                  wait is the store's own; batches and workers share it.",
                 push / raw,

@@ -106,7 +106,7 @@ impl Check {
             true => "look at the paths above",
             false => "--repair mends what can be mended",
         };
-        eprintln!("dfq: {done}{} not in order; {hint}", output::count(left, "thing"));
+        crate::output::note!("dfq: {done}{} not in order; {hint}", output::count(left, "thing"));
         Ok(())
     }
 }

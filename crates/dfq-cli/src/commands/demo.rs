@@ -67,7 +67,7 @@ impl Demo {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
         let name = format!("dfq-demo-{:08x}", context.env.next_u64() as u32);
         let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).map_err(|error| unwritable(&folder, &error))?;
+        std::fs::create_dir(&folder).map_err(|error| unwritable(&folder, &error))?;
         let stop = CancellationToken::new();
         let signal = tokio::spawn(stop_signal(stop.clone()));
         let mut crew = Crew::new(&folder);

@@ -50,9 +50,11 @@ impl Export {
         if unreadable > 0 {
             let left = output::count(unreadable, "task");
             let name = output::shell(&self.queue);
-            eprintln!("dfq: left out {left} that cannot be read; `dfq check {name}` tells more");
+            crate::output::note!(
+                "dfq: left out {left} that cannot be read; `dfq check {name}` tells more"
+            );
         } else if !context.quiet {
-            eprintln!("dfq: {} exported", output::count(written, "task"));
+            crate::output::note!("dfq: {} exported", output::count(written, "task"));
         }
         Ok(Answer::yes_if(unreadable == 0))
     }

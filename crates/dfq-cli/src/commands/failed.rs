@@ -168,11 +168,11 @@ impl Failed {
         }
         if all == 0 {
             let which = if self.conditions.is_empty() { "" } else { " such" };
-            eprintln!("dfq: there is no{which} failed task");
+            crate::output::note!("dfq: there is no{which} failed task");
         } else if (shown as u64) < all {
             let noun = if noun == "kind of error" { "kinds of error" } else { "failed tasks" };
             let all = output::thousands(all);
-            eprintln!(
+            crate::output::note!(
                 "dfq: {} of {all} {noun} are shown (--limit)",
                 output::thousands(shown as u64)
             );

@@ -65,7 +65,7 @@ impl Gc {
             }
             if !confirm(false, &format!("Remove {sentence} for good?"))? {
                 if !context.quiet {
-                    eprintln!("dfq: nothing was changed");
+                    crate::output::note!("dfq: nothing was changed");
                 }
                 return Ok(Answer::No);
             }
@@ -117,7 +117,7 @@ fn tell(context: &Context, removed: &Removed, sentence: &str) -> Result<Answer> 
     if context.json {
         output::json_line(removed)?;
     } else if !context.quiet {
-        eprintln!("dfq: {sentence}");
+        crate::output::note!("dfq: {sentence}");
     }
     Ok(Answer::Yes)
 }

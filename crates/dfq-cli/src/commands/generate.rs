@@ -64,7 +64,7 @@ impl Man {
             std::fs::write(&file, page(command)?).map_err(|error| unwritable(&file, &error))?;
         }
         if !context.quiet {
-            eprintln!("dfq: {number} pages written into {}", dir.display());
+            crate::output::note!("dfq: {number} pages written into {}", dir.display());
         }
         Ok(Answer::Yes)
     }

@@ -76,14 +76,14 @@ impl Ls {
             self.selection.visit(&*queue, each).await?;
             rows.end()?;
             if !found && !context.quiet {
-                eprintln!("dfq: no such task in {}", queue.address());
+                crate::output::note!("dfq: no such task in {}", queue.address());
             }
             return Ok(Answer::Yes);
         }
         let mut out = output::sink();
         let each = |view: TaskView| {
             match format {
-                Format::Name => writeln!(out, "{}", output::printable(view.key.id().as_str()))?,
+                Format::Name => writeln!(out, "{}", output::id(view.key.id().as_str()))?,
                 _ => writeln!(out, "{}", serde_json::to_string(&TaskJson::new(&view))?)?,
             }
             Ok(ControlFlow::Continue(()))

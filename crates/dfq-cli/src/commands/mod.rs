@@ -20,6 +20,7 @@ pub(crate) mod settle;
 pub(crate) mod show;
 pub(crate) mod stats;
 pub(crate) mod top;
+pub(crate) mod umask;
 pub(crate) mod unlock;
 pub(crate) mod wait;
 pub(crate) mod work;
@@ -64,5 +65,6 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Answer> {
         Command::Demo(args) => args.run(context).await,
         Command::Completions(args) => args.run(context).await,
         Command::Man(args) => args.run(context).await,
+        Command::Umask(args) => args.run(context).await,
     }
 }

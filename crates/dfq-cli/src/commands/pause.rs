@@ -23,7 +23,7 @@ impl Pause {
         let queue = context.open(&self.queue).await?;
         queue.pause(self.reason).await?;
         if !context.quiet {
-            eprintln!(
+            crate::output::note!(
                 "dfq: {} is paused; `dfq resume {}` goes on",
                 queue.address(),
                 crate::output::shell(&self.queue)
@@ -45,7 +45,7 @@ impl Resume {
         let queue = context.open(&self.queue).await?;
         queue.resume().await?;
         if !context.quiet {
-            eprintln!("dfq: {} goes on", queue.address());
+            crate::output::note!("dfq: {} goes on", queue.address());
         }
         Ok(Answer::Yes)
     }

@@ -29,7 +29,9 @@ impl Peek {
         if queue.paused().await?.is_some() {
             if !context.quiet {
                 let name = output::shell(&self.queue);
-                eprintln!("dfq: {name} is paused: nothing is handed out until `dfq resume {name}`");
+                crate::output::note!(
+                    "dfq: {name} is paused: nothing is handed out until `dfq resume {name}`"
+                );
             }
             return Ok(Answer::No);
         }
@@ -49,7 +51,7 @@ impl Peek {
             rows.end()?;
             if views.is_empty() && !context.quiet {
                 let name = output::shell(&self.queue);
-                eprintln!("dfq: nothing to claim; `dfq explain {name}` says why");
+                crate::output::note!("dfq: nothing to claim; `dfq explain {name}` says why");
             }
         }
         Ok(Answer::yes_if(!views.is_empty()))

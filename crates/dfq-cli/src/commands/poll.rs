@@ -68,7 +68,10 @@ impl Poll {
             let left = until.saturating_sub(context.env.monotonic());
             if left.is_zero() && !polled.idle.more {
                 if polled.idle.paused && !context.quiet {
-                    eprintln!("dfq: {} is paused; `dfq resume` goes on", queue.address());
+                    crate::output::note!(
+                        "dfq: {} is paused; `dfq resume` goes on",
+                        queue.address()
+                    );
                 }
                 return Ok(Answer::No);
             }

@@ -169,7 +169,11 @@ impl Push {
         let mut trouble = None;
         for answer in queue.push(tasks).await {
             match answer {
-                Ok(pushed) => self.say(context, &pushed, tally)?,
+                Ok(pushed) => match self.say(context, &pushed, tally) {
+                    // Whoever reads the ids has seen enough; what is to be pushed is pushed.
+                    Err(error) if crate::exit::is_broken_pipe(&error) => {}
+                    said => said?,
+                },
                 Err(error) => trouble = trouble.or(Some(error)),
             }
         }
@@ -177,7 +181,7 @@ impl Push {
             None => Ok(()),
             Some(error) => {
                 let done = output::count(tally.total(), "task");
-                Err(dfq::Error::new(error.kind(), format!("{error}; {done} were pushed")).into())
+                Err(dfq::Error::new(error.kind(), format!("{error}; pushed so far: {done}")).into())
             }
         }
     }
@@ -201,7 +205,7 @@ impl Push {
         } else if context.quiet {
             Ok(())
         } else {
-            output::line(&output::printable(key.id().as_str()))
+            output::line(&output::id(key.id().as_str()))
         }
     }
 
@@ -211,7 +215,7 @@ impl Push {
         }
         let Tally { created, pending, finished } = tally;
         if tally.total() == 0 {
-            eprintln!("dfq: nothing to push");
+            crate::output::note!("dfq: nothing to push");
         } else if pending + finished > 0 || source.is_stream() {
             let mut parts = vec![format!("{} pushed", output::count(*created, "task"))];
             if *pending > 0 {
@@ -221,7 +225,7 @@ impl Push {
                 let number = output::thousands(*finished);
                 parts.push(format!("{number} finished before (--again pushes them anew)"));
             }
-            eprintln!("dfq: {}", parts.join(", "));
+            crate::output::note!("dfq: {}", parts.join(", "));
         }
     }
 }

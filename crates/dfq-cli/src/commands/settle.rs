@@ -114,7 +114,7 @@ async fn settle<T>(
     }
     if refused > MAX_SENTENCES && !context.json {
         let more = output::thousands(refused - MAX_SENTENCES);
-        eprintln!("dfq: and {more} more of this kind; --json tells of each");
+        crate::output::note!("dfq: and {more} more of this kind; --json tells of each");
     }
     Ok(first.map_or(Answer::Yes, Answer::Told))
 }

@@ -147,7 +147,7 @@ impl Stats {
             for alarm in &self.fail_if {
                 if let Some(value) = alarm.holds(&line.counted, line.now) {
                     let name = output::printable(&line.name);
-                    eprintln!("dfq: {name}: {} is {value} ({alarm})", alarm.metric());
+                    crate::output::note!("dfq: {name}: {} is {value} ({alarm})", alarm.metric());
                     any = true;
                 }
             }

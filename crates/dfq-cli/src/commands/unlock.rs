@@ -85,7 +85,9 @@ impl Unlock {
             })
             .await?;
         if named && taken.get() && !context.quiet && !context.json {
-            eprintln!("dfq: a worker that is alive may work on until its next heartbeat");
+            crate::output::note!(
+                "dfq: a worker that is alive may work on until its next heartbeat"
+            );
         }
         Ok(answer)
     }

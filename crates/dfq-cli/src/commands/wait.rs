@@ -91,16 +91,16 @@ impl Wait {
             let name = output::shell(&self.queue);
             let took = output::duration(took);
             match outcome {
-                "completed" => eprintln!("dfq: nothing is left after {took}"),
+                "completed" => crate::output::note!("dfq: nothing is left after {took}"),
                 "failed" => {
                     let failed = output::count(failed, "failed task");
-                    eprintln!(
+                    crate::output::note!(
                         "dfq: nothing is left after {took}, but there are {failed}; `dfq failed {name}`"
                     );
                 }
                 _ => {
                     let left = output::count(pending + scheduled, "task");
-                    eprintln!("dfq: {left} left after {took}; `dfq explain {name}`");
+                    crate::output::note!("dfq: {left} left after {took}; `dfq explain {name}`");
                 }
             }
         }
@@ -139,11 +139,11 @@ impl Shown {
         }
         if stats.paused {
             let name = output::shell(name);
-            eprintln!("dfq: {name} is paused; `dfq resume {name}` goes on");
+            crate::output::note!("dfq: {name} is paused; `dfq resume {name}` goes on");
         }
         if !std::io::stderr().is_terminal() {
             if !context.json {
-                eprintln!("dfq: waiting for {}", output::count(left, "task"));
+                crate::output::note!("dfq: waiting for {}", output::count(left, "task"));
             }
             return Self(None);
         }

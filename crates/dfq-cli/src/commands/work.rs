@@ -141,6 +141,7 @@ struct Shop {
 impl Work {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
         let template = Template::new(&self.command, self.allow_dash)?;
+        make_room(u64::from(self.jobs))?;
         if self.stream && template.has_fields() {
             return Err(invalid(
                 "with --stream the command is started before there is a task; it reads tasks from stdin",
@@ -163,7 +164,7 @@ impl Work {
             env: context.env.clone(),
             timeout: self.timeout,
             progress: Arc::new(progress),
-            logs: self.log_dir.as_deref().map(Logs::new).transpose()?,
+            logs: self.log_dir.as_deref().map(|dir| Logs::new(dir, &queues)).transpose()?,
             halt: Halt::new(self.halt),
             hard: CancellationToken::new(),
         });
@@ -211,6 +212,7 @@ impl Work {
         for task in aside {
             task.abort();
         }
+        shop.progress.flush().await;
         shop.progress.finish();
         let report = ended?;
         self.summarize(context, shop, &report)?;
@@ -258,7 +260,7 @@ impl Work {
         let Report { completed, retried, failed, released, lost } = *report;
         let halted = shop.halt.reason();
         if let Some(why) = &halted {
-            eprintln!("dfq: stopped: {why}");
+            crate::output::note!("dfq: stopped: {why}");
         }
         let took = shop.progress.elapsed();
         if context.json {
@@ -282,17 +284,23 @@ impl Work {
     }
 }
 
-/// The first signal stops gently, the second hard, the third at once.
+/// A second signal of the same kind so soon is the first, sent to us and to our group, as `timeout`
+/// does.
+const SAME_SIGNAL: Duration = Duration::from_millis(250);
+
+/// The first signal stops gently, the second hard, the third at once. A signal that whoever started us
+/// wants ignored (`nohup`) stays so.
 fn obey_signals(
     stopper: Stopper,
     shop: Arc<Shop>,
     killed: Arc<AtomicI32>,
 ) -> Result<impl Future<Output = ()>> {
-    let mut signals =
-        [(SignalKind::interrupt(), 2), (SignalKind::terminate(), 15), (SignalKind::hangup(), 1)]
-            .map(|(kind, number)| signal(kind).map(|signal| (signal, number)))
-            .into_iter()
-            .collect::<Result<Vec<_>, _>>()?;
+    let ignored = ignored_signals();
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let heard = kinds.into_iter().filter(|kind| !ignored.contains(&kind.as_raw_value()));
+    let mut signals = heard
+        .map(|kind| signal(kind).map(|signal| (signal, kind.as_raw_value())))
+        .collect::<std::io::Result<Vec<_>>>()?;
     let next = async move |signals: &mut Vec<(tokio::signal::unix::Signal, i32)>| {
         let each = signals.iter_mut().map(|(signal, number)| {
             Box::pin(async move {
@@ -300,13 +308,22 @@ fn obey_signals(
                 *number
             })
         });
-        futures::future::select_all(each).await.0
+        match each.len() {
+            0 => std::future::pending().await,
+            _ => futures::future::select_all(each).await.0,
+        }
     };
     Ok(async move {
-        next(&mut signals).await;
+        let first = next(&mut signals).await;
+        let since = shop.env.monotonic();
         shop.progress.say("stopping: commands may finish; once more stops them");
         stopper.stop();
-        let number = next(&mut signals).await;
+        let number = loop {
+            let number = next(&mut signals).await;
+            if number != first || shop.env.monotonic() - since >= SAME_SIGNAL {
+                break number;
+            }
+        };
         killed.store(number, Ordering::SeqCst);
         shop.progress.say("stopping now: tasks are given back");
         shop.hard.cancel();
@@ -314,6 +331,14 @@ fn obey_signals(
         let number = next(&mut signals).await;
         std::process::exit(128 + number);
     })
+}
+
+/// The numbers of the signals that this process was started to ignore.
+fn ignored_signals() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).filter(|number| mask & (1 << (number - 1)) != 0).collect()
 }
 
 async fn stop_after(env: Env, after: Option<Duration>, stopper: Stopper) {
@@ -338,6 +363,32 @@ async fn count(env: Env, progress: Arc<Progress>, queues: Vec<Arc<dyn Queue>>) {
         let took = env.monotonic() - began;
         env.clock().sleep(COUNT_EVERY.max(took * 20)).await;
     }
+}
+
+/// Open files that a task takes: its folder, three pipes, the process, a log.
+const FILES_PER_JOB: u64 = 8;
+
+/// Open files that the worker itself takes.
+const FILES_BESIDE: u64 = 64;
+
+/// Makes sure that so many commands at once find room in the table of open files: otherwise they would
+/// be claimed and given back, again and again.
+fn make_room(jobs: u64) -> Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+    let room = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let fits = room.saturating_sub(FILES_BESIDE) / FILES_PER_JOB;
+    if jobs > fits {
+        return Err(invalid(format!(
+            "-j {jobs} takes more open files than the limit of {room} allows; use -j {fits}, or raise \
+             it (ulimit -n)"
+        )));
+    }
+    Ok(())
 }
 
 fn schema_range(text: &str) -> Result<(i64, i64), String> {

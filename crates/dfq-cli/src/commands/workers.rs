@@ -114,7 +114,7 @@ impl Workers {
         }
         if workers.is_empty() {
             if !context.quiet {
-                eprintln!("dfq: no worker has been seen in {}", queue.address());
+                crate::output::note!("dfq: no worker has been seen in {}", queue.address());
             }
             return Ok(Answer::Yes);
         }

@@ -17,6 +17,7 @@ fn numbers_with_commas() {
 #[test]
 fn nothing_that_a_terminal_would_obey() {
     assert_eq!(printable("a\u{1b}[2Jb\nc\u{9b}"), "a␣[2Jb␣c␣");
+    assert_eq!(printable("exe\u{202e}gpj"), "exe␣gpj");
 }
 
 #[test]

@@ -76,6 +76,7 @@ fn a_wrong_key_is_an_error_with_the_nearest() {
     assert!(error(config("rot = 'x'")).contains("did you mean 'root'?"));
     let wrong = error(config("[queues.q]\nmax_attempt = 3"));
     assert!(wrong.contains("of queue 'q'") && wrong.contains("'max_attempts'"), "{wrong}");
+    assert!(error(config("[queues.'a/b']")).contains("taken for a directory"));
     assert!(config("queues = 3").is_err());
     assert!(config("[queues]\nq = 3").is_err());
     assert!(config("root = ").is_err());

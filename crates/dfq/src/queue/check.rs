@@ -144,11 +144,8 @@ impl<T: Tree> Core<T> {
             && let Err(error) = format::decode_task(&task.bytes, key)
         {
             let what = format!("{error}; whoever claims it sets it aside in failed/");
-            if findings.repair {
-                let reason = format!("{} could not be read: {error}", layout::TASK);
-                self.cancel_at(key, &dir, &reason).await?;
-            }
-            findings.add(&format!("{dir}/{}", layout::TASK), &what, findings.repair);
+            let mended = findings.repair && self.set_aside_damaged(key).await?;
+            findings.add(&format!("{dir}/{}", layout::TASK), &what, mended);
         }
         for seen in self.history(&slot).await?.iter().filter(|seen| seen.lease.is_none()) {
             let path = format!("{dir}/{}", layout::lease_name(seen.attempt));

@@ -21,7 +21,7 @@ use super::discover::Discovery;
 use super::drafts::{Draft, Drafts};
 use super::hold::{Held, Holding};
 use super::judge::{self, Now, Seen, Verdict};
-use super::{Delivery, PollRequest, Polled};
+use super::{Delivery, PollRequest, Polled, Release};
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
@@ -156,6 +156,22 @@ impl<T: Tree> Core<T> {
             }
         }
         Ok(())
+    }
+
+    /// Claims a task that seemed damaged, which sets it aside; answers whether it did. Somebody may
+    /// have it, or may have mended it meanwhile: then it is left, or given back at once.
+    pub(super) async fn set_aside_damaged(&self, key: &TaskKey) -> Result<bool> {
+        let mut found = self.discovery.lock().await;
+        let mut drafts = self.take_drafts(self.settings.lease);
+        match self.claim(key, &mut found, &mut drafts, &PollRequest::new(1)).await? {
+            Claim::Gone => Ok(true),
+            Claim::Held(_) | Claim::Rest(_) => Ok(false),
+            Claim::Won(delivery) => {
+                let release = Release::now(delivery.receipt);
+                self.release(vec![release]).await.into_iter().collect::<Result<Vec<()>>>()?;
+                Ok(false)
+            }
+        }
     }
 
     async fn claim(

@@ -71,7 +71,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// Cancels the task in this folder; `None` if there is none.
-    pub(super) async fn cancel_at(
+    async fn cancel_at(
         &self,
         key: &TaskKey,
         dir: &str,

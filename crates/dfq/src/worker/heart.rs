@@ -28,6 +28,19 @@ pub(super) struct Counts {
     pub(super) lost: AtomicU64,
 }
 
+impl Counts {
+    fn report(&self) -> Report {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Report {
+            completed: read(&self.completed),
+            retried: read(&self.retried),
+            failed: read(&self.failed),
+            released: read(&self.released),
+            lost: read(&self.lost),
+        }
+    }
+}
+
 /// A lease that is kept.
 #[derive(Clone)]
 pub(super) struct Kept {
@@ -46,7 +59,8 @@ struct Shared {
     started_at: Timestamp,
     kept: Mutex<HashMap<Receipt, Kept>>,
     lost: Mutex<std::collections::HashSet<Receipt>>,
-    counts: Counts,
+    /// By queue.
+    counts: Vec<Counts>,
     stop: CancellationToken,
     /// A lease was added that may have to be renewed before the next one known.
     added: tokio::sync::Notify,
@@ -65,6 +79,7 @@ impl Heart {
         concurrency: usize,
     ) -> Result<Self> {
         let started_at = env.clock().wall();
+        let counts = queues.iter().map(|_| Counts::default()).collect();
         let shared = Arc::new(Shared {
             queues,
             env,
@@ -72,7 +87,7 @@ impl Heart {
             started_at,
             kept: Mutex::default(),
             lost: Mutex::default(),
-            counts: Counts::default(),
+            counts,
             stop: CancellationToken::new(),
             added: tokio::sync::Notify::new(),
         });
@@ -138,8 +153,8 @@ impl Heart {
         }
     }
 
-    pub(super) fn count(&self, became: Became) {
-        let counts = &self.shared.counts;
+    pub(super) fn count(&self, queue: usize, became: Became) {
+        let counts = &self.shared.counts[queue];
         let count = match became {
             Became::Completed => &counts.completed,
             Became::Retried(_) => &counts.retried,
@@ -151,7 +166,14 @@ impl Heart {
     }
 
     pub(super) fn report(&self) -> Report {
-        self.shared.report()
+        let all = self.shared.counts.iter().map(Counts::report);
+        all.fold(Report::default(), |sum, one| Report {
+            completed: sum.completed + one.completed,
+            retried: sum.retried + one.retried,
+            failed: sum.failed + one.failed,
+            released: sum.released + one.released,
+            lost: sum.lost + one.lost,
+        })
     }
 
     /// Stops, and writes the worker's last record.
@@ -244,8 +266,8 @@ impl Shared {
     }
 
     async fn record(&self, stopped_at: Option<Timestamp>) {
-        let report = self.report();
         for (index, (queue, _)) in self.queues.iter().enumerate() {
+            let report = self.counts[index].report();
             let record = WorkerRecord {
                 worker_id: queue.worker_id().to_owned(),
                 host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -267,18 +289,6 @@ impl Shared {
                 Err(error) if error.kind() == ErrorKind::Unsupported => {}
                 Err(error) => tracing::warn!(%error, "cannot write the worker's record"),
             }
-        }
-    }
-
-    fn report(&self) -> Report {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counts = &self.counts;
-        Report {
-            completed: read(&counts.completed),
-            retried: read(&counts.retried),
-            failed: read(&counts.failed),
-            released: read(&counts.released),
-            lost: read(&counts.lost),
         }
     }
 }

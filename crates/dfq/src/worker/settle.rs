@@ -111,7 +111,7 @@ pub(super) async fn settle(
     observer: &Observer,
 ) -> Vec<Finished> {
     let became = |finished: &Finished, became: Became| {
-        heart.count(became);
+        heart.count(finished.queue, became);
         let Finished { receipt, verdict, .. } = finished;
         observer(&Settled { queue, receipt, verdict, became });
     };

@@ -19,9 +19,21 @@ pub(super) struct Group {
     ended: bool,
 }
 
+/// A command that has the umask that we were started with.
+pub(super) fn command(program: &str) -> Command {
+    match (crate::context::own_umask(), std::env::current_exe()) {
+        (Some(umask), Ok(dfq)) => {
+            let mut command = Command::new(dfq);
+            command.args(["umask", &format!("{umask:o}"), "--", program]);
+            command
+        }
+        _ => Command::new(program),
+    }
+}
+
 impl Group {
     /// Starts a command with pipes on all three streams.
-    pub(super) fn start(mut command: Command) -> std::io::Result<Self> {
+    pub(super) fn start(command: &mut Command) -> std::io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.process_group(0).spawn()?;
         let leader = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));

@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::Shop;
-use super::child::{Group, describe};
+use super::child::{self, Group, describe};
 use super::output::{Outlet, Stream};
 use super::template::Template;
 
@@ -31,6 +31,9 @@ const MAX_GIVEN_BACK: u32 = 20;
 /// How long to wait for the rest of the output of a command that has ended: one of its children may
 /// live on and hold the pipe.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How long to wait when the machine is short of processes, memory or open files.
+const SHORTAGE: Duration = Duration::from_secs(1);
 
 /// Runs the command once for each task.
 pub(super) struct Once {
@@ -54,25 +57,36 @@ impl Once {
     }
 
     pub(super) async fn handle(&self, job: Job) -> Verdict {
-        let command = match self.command(&job) {
+        let mut command = match self.command(&job) {
             Ok(command) => command,
             Err(verdict) => return verdict,
         };
-        let log = match self.shop.logs.as_ref().map(|logs| logs.open(&job.delivery.receipt)) {
+        let log = match self
+            .shop
+            .logs
+            .as_ref()
+            .map(|logs| logs.open(job.queue.address(), &job.delivery.receipt))
+        {
             None => None,
             Some(Ok(file)) => Some(file),
             Some(Err(error)) => return self.cannot_go_on(format!("--log-dir: {error}")),
         };
         let outlet = Outlet::new(&self.shop.progress, log);
-        let group = match Group::start(command) {
-            Ok(group) => group,
-            Err(error) if is_passing(&error) => {
-                let reason = Some(format!("the command cannot be started now: {error}"));
-                return Verdict::Release { reason, delay: Some(GIVEN_BACK.0) };
-            }
-            Err(error) => {
-                let program = &self.template.program;
-                return self.cannot_go_on(format!("'{program}' cannot be run: {error}"));
+        let group = loop {
+            match Group::start(&mut command) {
+                Ok(group) => break group,
+                // Kept and tried again: who gives it back would only claim the next one.
+                Err(error) if is_passing(&error) => {
+                    tracing::warn!(%error, "the command cannot be started now; trying again");
+                    tokio::select! {
+                        () = self.shop.env.clock().sleep(SHORTAGE) => {}
+                        () = job.cancelled() => return stopped(),
+                    }
+                }
+                Err(error) => {
+                    let program = &self.template.program;
+                    return self.cannot_go_on(format!("'{program}' cannot be run: {error}"));
+                }
             }
         };
         self.shop.progress.started();
@@ -98,7 +112,7 @@ impl Once {
             let reason = "its id has a NUL character, which DFQ_TASK_ID cannot hold".to_owned();
             return Err(Verdict::Fail { reason });
         }
-        let mut command = Command::new(&self.template.program);
+        let mut command = child::command(&self.template.program);
         command
             .args(args)
             .env("DFQ_TASK_ID", delivery.id().as_str())
@@ -212,6 +226,11 @@ impl Once {
             _ => Verdict::Retry { error: with_reason(describe(status)), delay: None },
         }
     }
+}
+
+/// What becomes of a task whose command was stopped.
+pub(super) fn stopped() -> Verdict {
+    Verdict::Release { reason: Some("its worker stopped".to_owned()), delay: None }
 }
 
 /// The machine is short of something; it is not the command that is wrong.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dfq::Receipt;
+use dfq::{Queue, Receipt};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::progress::Progress;
@@ -46,36 +46,37 @@ impl Outlet {
             if read == 0 {
                 break;
             }
+            let end = part[..read].iter().rposition(|byte| *byte == b'\n');
+            let whole = end.map_or(0, |end| line.len() + end + 1);
             line.extend_from_slice(&part[..read]);
-            let whole = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
             let whole = if line.len() - whole > LONGEST_LINE { line.len() } else { whole };
             if whole > 0 {
-                self.write(&line[..whole], stream);
-                line.drain(..whole);
+                let rest = line.split_off(whole);
+                self.write(std::mem::replace(&mut line, rest), stream).await;
             }
         }
         if !line.is_empty() {
             line.push(b'\n');
-            self.write(&line, stream);
+            self.write(line, stream).await;
         }
     }
 
     /// One write, so that no other command's output comes between.
-    pub(super) fn write(&self, lines: &[u8], stream: Stream) {
+    async fn write(&self, lines: Vec<u8>, stream: Stream) {
         if stream == Stream::Err {
             let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
-            tail.extend_from_slice(lines);
+            tail.extend_from_slice(&lines);
             let over = tail.len().saturating_sub(TAIL);
             tail.drain(..over);
         }
         match &self.log {
             Some(log) => {
-                let written = log.lock().unwrap_or_else(PoisonError::into_inner).write_all(lines);
+                let written = log.lock().unwrap_or_else(PoisonError::into_inner).write_all(&lines);
                 if let Err(error) = written {
                     tracing::warn!(%error, "the log cannot be written");
                 }
             }
-            None => self.progress.pass_on(lines, stream),
+            None => self.progress.pass_on(lines, stream).await,
         }
     }
 
@@ -87,26 +88,48 @@ impl Outlet {
 }
 
 /// The folder of `--log-dir`.
-pub(super) struct Logs(PathBuf);
+pub(super) struct Logs {
+    folder: PathBuf,
+    /// If there are several, each has a folder of its own there: an id may be in all of them.
+    queues: Vec<String>,
+}
 
 impl Logs {
-    pub(super) fn new(folder: &Path) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(folder).map_err(|error| {
-            crate::exit::invalid(format!("--log-dir {}: {error}", folder.display()))
-        })?;
-        Ok(Self(folder.to_owned()))
+    pub(super) fn new(folder: &Path, queues: &[Arc<dyn Queue>]) -> anyhow::Result<Self> {
+        let folder = folder.to_owned();
+        let queues: Vec<_> = queues.iter().map(|queue| queue.address().to_owned()).collect();
+        let logs = Self { folder, queues };
+        for at in 0..logs.queues.len() {
+            let folder = logs.folder_of(at);
+            std::fs::create_dir_all(&folder).map_err(|error| {
+                crate::exit::invalid(format!("--log-dir {}: {error}", folder.display()))
+            })?;
+        }
+        Ok(logs)
+    }
+
+    fn folder_of(&self, queue: usize) -> PathBuf {
+        let name = self.queues[queue].rsplit('/').next().unwrap_or_default();
+        match self.queues.len() {
+            1 => self.folder.clone(),
+            _ => self.folder.join(format!("{}-{name}", queue + 1)),
+        }
     }
 
     /// A file for one attempt, named as the task is in the queue.
-    pub(super) fn open(&self, receipt: &Receipt) -> std::io::Result<File> {
+    pub(super) fn open(&self, queue: &str, receipt: &Receipt) -> std::io::Result<File> {
+        let queue = self.queues.iter().position(|known| known == queue).unwrap_or(0);
         let receipt = receipt.to_string();
         let mut parts = receipt.split('/');
         let (stem, attempt) = (parts.next().unwrap_or("task"), parts.next().unwrap_or("1"));
-        File::options().create(true).append(true).open(self.0.join(format!("{stem}.{attempt}.log")))
+        File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder_of(queue).join(format!("{stem}.{attempt}.log")))
     }
 
     /// A file for one slot of `--stream`.
     pub(super) fn open_slot(&self, slot: usize) -> std::io::Result<File> {
-        File::options().create(true).append(true).open(self.0.join(format!("slot-{slot}.log")))
+        File::options().create(true).append(true).open(self.folder.join(format!("slot-{slot}.log")))
     }
 }

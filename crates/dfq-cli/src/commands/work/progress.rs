@@ -10,6 +10,8 @@ use dfq::Env;
 use dfq::worker::{Became, Settled, Verdict};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use tokio::sync::mpsc::Receiver;
+
 use super::output::Stream;
 use crate::output;
 
@@ -27,8 +29,9 @@ pub(super) struct Progress {
     left_known: AtomicBool,
     /// When the latest tasks were completed.
     recent: Mutex<VecDeque<Duration>>,
-    /// Whoever reads our stdout has gone.
-    unheard: AtomicBool,
+    /// To the thread that writes what commands print. Writing blocks when nobody reads (a pager that
+    /// waits, a terminal that was stopped), and nothing else may block with it.
+    writer: tokio::sync::mpsc::Sender<(Vec<u8>, Stream)>,
 }
 
 #[derive(Default)]
@@ -42,6 +45,30 @@ struct Counts {
 /// How many of the latest completions the rate is taken from.
 const RECENT: usize = 500;
 
+/// Writes that may wait for a slow reader before the commands themselves have to wait.
+const QUEUED_WRITES: usize = 64;
+
+/// How long to wait for a slow reader at the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+fn write_all(mut lines: Receiver<(Vec<u8>, Stream)>, bar: Option<&ProgressBar>) {
+    let mut unheard = false;
+    while let Some((lines, stream)) = lines.blocking_recv() {
+        let write = || match stream {
+            Stream::Out => std::io::stdout().lock().write_all(&lines),
+            Stream::Err => std::io::stderr().lock().write_all(&lines),
+        };
+        let written = match bar {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        };
+        // The work goes on without a reader; but that is said once.
+        if written.is_err() && !std::mem::replace(&mut unheard, true) {
+            tracing::warn!("nobody reads what the commands print any more");
+        }
+    }
+}
+
 impl Progress {
     pub(super) fn new(env: Env, quiet: bool, verbose: bool) -> Self {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
@@ -52,6 +79,13 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(100));
             bar
         });
+        let (writer, lines) = tokio::sync::mpsc::channel(QUEUED_WRITES);
+        let above = bar.clone();
+        let thread = std::thread::Builder::new().name("dfq-writer".to_owned());
+        // Without the thread, sending fails and nothing is printed; the work goes on.
+        if let Err(error) = thread.spawn(move || write_all(lines, above.as_ref())) {
+            tracing::error!(%error, "what commands print is lost");
+        }
         Self {
             began: env.monotonic(),
             env,
@@ -62,7 +96,7 @@ impl Progress {
             left: AtomicU64::new(0),
             left_known: AtomicBool::new(false),
             recent: Mutex::default(),
-            unheard: AtomicBool::new(false),
+            writer,
         }
     }
 
@@ -77,24 +111,27 @@ impl Progress {
             return;
         }
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("dfq: {text}")),
-            None => eprintln!("dfq: {text}"),
+            Some(bar) => bar.suspend(|| crate::output::note!("dfq: {text}")),
+            None => crate::output::note!("dfq: {text}"),
         }
     }
 
-    /// Passes whole lines of a command's output on.
-    pub(super) fn pass_on(&self, lines: &[u8], stream: Stream) {
-        let write = || match stream {
-            Stream::Out => std::io::stdout().lock().write_all(lines),
-            Stream::Err => std::io::stderr().lock().write_all(lines),
+    /// Passes whole lines of a command's output on, as fast as whoever reads them takes them.
+    pub(super) async fn pass_on(&self, lines: Vec<u8>, stream: Stream) {
+        // An error means that the writer has gone, and with it the whole worker.
+        let _ = self.writer.send((lines, stream)).await;
+    }
+
+    /// Waits a moment for what was passed on last.
+    pub(super) async fn flush(&self) {
+        let written = async {
+            while self.writer.capacity() < self.writer.max_capacity() {
+                self.env.clock().sleep(Duration::from_millis(5)).await;
+            }
         };
-        let written = match &self.bar {
-            Some(bar) => bar.suspend(write),
-            None => write(),
-        };
-        // The work goes on without a reader, as it would under nohup; but that is said once.
-        if written.is_err() && !self.unheard.swap(true, Ordering::Relaxed) {
-            tracing::warn!("nobody reads what the commands print any more");
+        tokio::select! {
+            () = written => {}
+            () = self.env.clock().sleep(LAST_WORDS) => {}
         }
     }
 

@@ -12,12 +12,12 @@ use futures::FutureExt;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{ChildStdin, ChildStdout, Command};
+use tokio::process::{ChildStdin, ChildStdout};
 use tokio::task::JoinHandle;
 
 use super::Shop;
-use super::child::{Group, describe};
-use super::once::is_passing;
+use super::child::{self, Group, describe};
+use super::once::{is_passing, stopped};
 use super::output::{Outlet, Stream};
 
 /// A verdict longer than this is none.
@@ -72,6 +72,8 @@ struct Slot {
     outlet: Outlet,
     /// It has given a verdict before.
     proven: bool,
+    /// It says which task a verdict is about, and must go on doing so.
+    names_tasks: bool,
 }
 
 /// What came of one task.
@@ -79,6 +81,8 @@ enum Turn {
     Verdict(Verdict),
     /// The child cannot be used any more.
     Broken(String),
+    /// The child ended without a word about the task.
+    Silent(String),
     TimedOut(Duration),
     Stopped,
 }
@@ -95,15 +99,30 @@ impl Slots {
     }
 
     pub(super) async fn handle(&self, job: Job) -> Verdict {
+        // A child that ends in good order between two tasks did nothing to this one: another gets it.
+        match self.handle_once(&job).await {
+            Some(verdict) => verdict,
+            None => match self.handle_once(&job).await {
+                Some(verdict) => verdict,
+                None => {
+                    let error = "the command ends instead of taking tasks".to_owned();
+                    Verdict::Retry { error, delay: None }
+                }
+            },
+        }
+    }
+
+    /// `None` if the child turned out to have ended in good order before it took the task.
+    async fn handle_once(&self, job: &Job) -> Option<Verdict> {
         let mut slot = match self.take().await {
             Ok(slot) => slot,
-            Err(verdict) => return verdict,
+            Err(verdict) => return Some(verdict),
         };
         self.shop.progress.started();
         let _ = slot.outlet.take_tail();
-        let turn = slot.turn(&self.shop, &job).await;
+        let turn = slot.turn(&self.shop, job).await;
         self.shop.progress.stopped();
-        match turn {
+        Some(match turn {
             Turn::Verdict(verdict) => {
                 slot.proven = true;
                 *lock(&self.stillborn) = 0;
@@ -112,7 +131,7 @@ impl Slots {
             }
             Turn::Stopped => {
                 self.discard(slot, false).await;
-                Verdict::Release { reason: Some("its worker stopped".to_owned()), delay: None }
+                stopped()
             }
             Turn::TimedOut(after) => {
                 let outlet = slot.outlet.clone();
@@ -120,14 +139,30 @@ impl Slots {
                 let what = format!("timed out after {}", crate::output::duration(after));
                 Verdict::Retry { error: with_tail(what, &outlet), delay: None }
             }
-            Turn::Broken(what) => self.broken(slot, what).await,
-        }
+            Turn::Silent(what) => {
+                let (proven, outlet) = (slot.proven, slot.outlet.clone());
+                let status = self.discard(slot, true).await;
+                if proven && status.is_some_and(|status| status.success()) {
+                    return None;
+                }
+                self.broken(proven, &outlet, status, what)
+            }
+            Turn::Broken(what) => {
+                let (proven, outlet) = (slot.proven, slot.outlet.clone());
+                let status = self.discard(slot, true).await;
+                self.broken(proven, &outlet, status, what)
+            }
+        })
     }
 
     /// A child that died or talks nonsense loses the task it had, and is replaced.
-    async fn broken(&self, slot: Slot, what: String) -> Verdict {
-        let (outlet, proven) = (slot.outlet.clone(), slot.proven);
-        let status = self.discard(slot, true).await;
+    fn broken(
+        &self,
+        proven: bool,
+        outlet: &Outlet,
+        status: Option<std::process::ExitStatus>,
+        what: String,
+    ) -> Verdict {
         let what = match &status {
             Some(status) => format!("{what} ({})", describe(*status)),
             None => what,
@@ -135,11 +170,11 @@ impl Slots {
         if !proven {
             *lock(&self.stillborn) += 1;
             if let Some(126 | 127) = status.and_then(|status| status.code()) {
-                let why = with_tail(format!("the command cannot be run: {what}"), &outlet);
+                let why = with_tail(format!("the command cannot be run: {what}"), outlet);
                 return self.cannot_go_on(why);
             }
         }
-        Verdict::Retry { error: with_tail(what, &outlet), delay: None }
+        Verdict::Retry { error: with_tail(what, outlet), delay: None }
     }
 
     fn cannot_go_on(&self, why: String) -> Verdict {
@@ -177,9 +212,9 @@ impl Slots {
             Some(Err(error)) => return Err(self.cannot_go_on(format!("--log-dir: {error}"))),
         };
         let outlet = Outlet::new(&self.shop.progress, log);
-        let mut command = Command::new(&self.command[0]);
+        let mut command = child::command(&self.command[0]);
         command.args(&self.command[1..]).env("DFQ_SLOT", number.to_string());
-        let mut group = Group::start(command).map_err(|error| match is_passing(&error) {
+        let mut group = Group::start(&mut command).map_err(|error| match is_passing(&error) {
             true => {
                 let reason = Some(format!("the command cannot be started now: {error}"));
                 Verdict::Release { reason, delay: Some(RESTART.1) }
@@ -201,6 +236,7 @@ impl Slots {
             stderr: tokio::spawn(async move { passing_on.pass_on(stderr, Stream::Err).await }),
             outlet,
             proven: false,
+            names_tasks: false,
         })
     }
 
@@ -272,16 +308,16 @@ impl Slot {
             Ok(line) => line,
             Err(error) => return Turn::Verdict(Verdict::Fail { reason: error.to_string() }),
         };
-        let Self { stdin, stdout, .. } = self;
+        let Self { stdin, stdout, names_tasks, .. } = self;
         let talk = async {
             if let Err(error) = stdin.write_all(line.as_bytes()).await {
-                return Turn::Broken(format!("the command does not take tasks: {error}"));
+                return Turn::Silent(format!("the command does not take tasks: {error}"));
             }
             let mut answer = Vec::new();
             match (&mut *stdout).take(LONGEST_VERDICT).read_until(b'\n', &mut answer).await {
-                Ok(0) => Turn::Broken("the command died in mid-task".to_owned()),
+                Ok(0) => Turn::Silent("the command died in mid-task".to_owned()),
                 Err(error) => Turn::Broken(format!("the command cannot be heard: {error}")),
-                Ok(_) => parse(&answer, job.delivery.id().as_str()),
+                Ok(_) => parse(&answer, job.delivery.id().as_str(), names_tasks),
             }
         };
         let overtime = async {
@@ -314,7 +350,7 @@ fn task_line(job: &Job) -> serde_json::Result<String> {
     Ok(serde_json::to_string(&line)? + "\n")
 }
 
-fn parse(answer: &[u8], id: &str) -> Turn {
+fn parse(answer: &[u8], id: &str, names_tasks: &mut bool) -> Turn {
     let text = String::from_utf8_lossy(answer);
     let nonsense = |why: &str| {
         let said = crate::output::cut(&crate::output::printable(text.trim()), 200);
@@ -327,9 +363,11 @@ fn parse(answer: &[u8], id: &str) -> Turn {
         Ok(verdict) => verdict,
         Err(error) => return nonsense(&error.to_string()),
     };
-    if verdict.id.as_ref().is_some_and(|about| about != id) {
+    let about = verdict.id.as_deref();
+    if about.is_some_and(|about| about != id) || (about.is_none() && *names_tasks) {
         return nonsense(&format!("it was asked about '{}'", crate::output::printable(id)));
     }
+    *names_tasks |= about.is_some();
     let delay = match verdict.delay.as_deref().map(dfq::config::parse_duration).transpose() {
         Ok(delay) => delay,
         Err(error) => return nonsense(&error.to_string()),

@@ -2,7 +2,7 @@
 //! they are.
 //!
 //! Values come from whoever pushed the task. They are arguments and nothing else: no shell reads them,
-//! they are never the command itself, never part of a script, and one that begins with a dash does not
+//! they are never the command itself, not part of a script in its usual forms, and one that begins with a dash does not
 //! pass for an option.
 
 use dfq::{Error, ErrorKind, Result};
@@ -28,21 +28,36 @@ enum Part {
     Field(String),
 }
 
-/// Programs that take a script as an argument, and the options before it.
-const INTERPRETERS: [(&str, &[&str]); 12] = [
-    ("sh", &["c"]),
-    ("bash", &["c"]),
-    ("dash", &["c"]),
-    ("ash", &["c"]),
-    ("zsh", &["c"]),
-    ("ksh", &["c"]),
-    ("fish", &["c"]),
-    ("python", &["c"]),
-    ("perl", &["e", "E"]),
-    ("ruby", &["e"]),
-    ("node", &["e", "p"]),
-    ("awk", &[]),
+/// Programs that take a script as an argument: the letters of a short option, and the long options,
+/// that come before it. Without any, the first argument that is no option is the script.
+const INTERPRETERS: [(&str, &str, &[&str]); 23] = [
+    ("sh", "c", &[]),
+    ("bash", "c", &[]),
+    ("dash", "c", &[]),
+    ("ash", "c", &[]),
+    ("zsh", "c", &[]),
+    ("ksh", "c", &[]),
+    ("mksh", "c", &[]),
+    ("fish", "c", &["--command"]),
+    ("su", "c", &["--command"]),
+    ("script", "c", &["--command"]),
+    ("python", "c", &[]),
+    ("pypy", "c", &[]),
+    ("perl", "eE", &[]),
+    ("ruby", "e", &[]),
+    ("node", "ep", &["--eval", "--print"]),
+    ("nodejs", "ep", &["--eval", "--print"]),
+    ("php", "r", &["--run"]),
+    ("lua", "e", &[]),
+    ("env", "S", &["--split-string"]),
+    ("awk", "", &[]),
+    ("gawk", "", &[]),
+    ("mawk", "", &[]),
+    ("nawk", "", &[]),
 ];
+
+/// Options of awk that take the next word with them.
+const AWK_PAIRS: [&str; 3] = ["-v", "-F", "-f"];
 
 impl Template {
     pub(super) fn new(command: &[String], allow_dash: bool) -> anyhow::Result<Self> {
@@ -68,26 +83,28 @@ impl Template {
         self.args.iter().flatten().any(|part| !matches!(part, Part::Text(_)))
     }
 
-    /// A value inside a script would be run as a part of it.
+    /// A value inside a script would be run as a part of it. The usual forms are refused; there are
+    /// more programs that run what they are given than anybody can list.
     fn refuse_scripts(&self, command: &[String]) -> anyhow::Result<()> {
         for (at, word) in command.iter().enumerate() {
             let name = word.rsplit('/').next().unwrap_or(word);
             let name =
                 name.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
-            let Some((_, flags)) = INTERPRETERS.iter().find(|(known, _)| *known == name) else {
+            let Some((_, letters, long)) = INTERPRETERS.iter().find(|(known, ..)| *known == name)
+            else {
                 continue;
             };
-            let is_flag = |word: &str| {
-                let letters = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
-                letters.is_some_and(|letters| flags.iter().any(|flag| letters.ends_with(flag)))
+            let rest = &command[at + 1..];
+            let scripts = match letters.is_empty() {
+                true => awk_program(rest).into_iter().collect(),
+                false => scripts_after(rest, letters, long),
             };
-            let script = match flags.is_empty() {
-                true => (at + 1..command.len()).find(|at| !command[*at].starts_with('-')),
-                false => (at + 1..command.len()).find(|at| is_flag(&command[*at])).map(|at| at + 1),
+            // The command's own arguments begin after its first word.
+            let has_value = |script: &usize| {
+                let parts = self.args.get(at + script);
+                parts.is_some_and(|parts| parts.iter().any(|part| !matches!(part, Part::Text(_))))
             };
-            // The command's own arguments begin after the first word.
-            let parts = script.and_then(|script| self.args.get(script.checked_sub(1)?));
-            if parts.is_some_and(|parts| parts.iter().any(|part| !matches!(part, Part::Text(_)))) {
+            if scripts.iter().any(has_value) {
                 return Err(crate::exit::invalid(format!(
                     "a value inside a script for {name} would be run as code; pass it as an argument: \
                      sh -c 'curl \"$1\"' _ {{.url}}"
@@ -125,6 +142,34 @@ impl Template {
         }
         Ok(filled)
     }
+}
+
+/// Where scripts may be: the words of an option that takes one, and the first word after it that is no
+/// option.
+fn scripts_after(words: &[String], letters: &str, long: &[&str]) -> Vec<usize> {
+    let takes_script = |word: &str| {
+        let short = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
+        short.is_some_and(|short| short.contains(|letter| letters.contains(letter)))
+            || long.iter().any(|option| word.split('=').next() == Some(option))
+    };
+    let Some(option) = words.iter().position(|word| takes_script(word)) else { return Vec::new() };
+    let after = (option + 1..words.len()).find(|at| !words[*at].starts_with('-'));
+    std::iter::once(option).chain(after).collect()
+}
+
+/// The first word that is neither an option nor the value of one.
+fn awk_program(words: &[String]) -> Option<usize> {
+    let mut at = 0;
+    while at < words.len() {
+        match words[at].as_str() {
+            "-f" | "--file" => return None, // the program is in a file
+            "--" => return Some(at + 1),
+            word if AWK_PAIRS.contains(&word) => at += 2,
+            word if word.starts_with('-') => at += 1,
+            _ => return Some(at),
+        }
+    }
+    None
 }
 
 fn parse(arg: &str) -> Vec<Part> {

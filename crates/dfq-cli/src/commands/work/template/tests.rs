@@ -69,13 +69,25 @@ fn a_value_never_becomes_code() {
         &["python3.12", "-c", "print({.x})"],
         &["perl", "-ne", "{.x}"],
         &["awk", "{.x}"],
+        &["bash", "-ce", "echo {.x}"],
+        &["bash", "-c", "--", "echo {.x}"],
+        &["bash", "-c", "-x", "echo {.x}"],
+        &["node", "--eval", "f({.x})"],
+        &["node", "--eval=f({.x})"],
+        &["gawk", "-v", "a=1", "{.x}"],
+        &["env", "-S", "echo {.x}"],
+        &["perl", "-e{.x}"],
+        &["nice", "php8.2", "-r", "{.x}"],
     ] {
         assert!(template(command).is_err(), "{command:?}");
     }
     for command in [
         &["sh", "-c", "echo \"$1\"", "_", "{.x}"][..],
         &["sh", "script.sh", "{.x}"],
-        &["python3", "enrich.py", "-c", "{.x}"][..1],
+        &["python3", "enrich.py", "{.x}"],
+        &["awk", "-v", "x={.x}", "{print $1}", "{.file}"],
+        &["awk", "-f", "prog.awk", "{.file}"],
+        &["env", "A={.x}", "cmd"],
         &["awk", "{print $1}", "{.file}"],
         &["curl", "-c", "{.jar}"],
     ] {
