@@ -6,6 +6,7 @@ for line in sys.stdin:  # one task on each line: id, attempt, fence, receipt, qu
     try:
         if job["id"] == "bad":
             raise ValueError("nothing can be done about this one")
-        print(json.dumps({"ok": True}), flush=True)
+        verdict = {"ok": True}
     except ValueError as error:  # hopeless; for what may pass: {"retry": "why", "delay": "5m"}
-        print(json.dumps({"fail": str(error)}), flush=True)
+        verdict = {"fail": str(error)}
+    print(json.dumps(verdict | {"id": job["id"]}), flush=True)

@@ -77,7 +77,8 @@ Exit status:
   10   the queue was made by a newer dfq
   11   something in the queue is damaged
   12   `work` halted: the command cannot be run, or too much failed (--halt)
-  130, 143   stopped at once by a second signal";
+  129, 130, 143   `work` was stopped at once by a second signal
+  141  whoever read the output wanted no more";
 
 /// Runs a command to its end.
 pub(crate) fn run(cli: Cli) -> ExitCode {

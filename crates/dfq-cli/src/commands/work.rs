@@ -63,7 +63,8 @@ pub(crate) struct Work {
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     jobs: u16,
     /// Keep one command running in each slot: a task on each line of its stdin, a verdict on each line
-    /// of its stdout: {"ok":true}, {"retry":"why","delay":"5m"}, {"fail":"why"} or {"release":"why"}
+    /// of its stdout: {"ok":true}, {"retry":"why","delay":"5m"}, {"fail":"why"} or {"release":"why"},
+    /// best with the task's "id" in it
     #[arg(long)]
     stream: bool,
     /// For how long a claim holds if this worker dies, instead of the queue's own lease
