@@ -52,9 +52,11 @@ pub(crate) fn line(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// An id to be printed: as it is for programs, without what a terminal would obey for people.
+/// An id to be printed on a line of its own: as it is for programs, without what a terminal would obey
+/// for people. One that takes more than a line is told whole by `--json` only.
 pub(crate) fn id(id: &str) -> String {
-    if std::io::stdout().is_terminal() { printable(id) } else { id.to_owned() }
+    let plain = std::io::stdout().is_terminal() || id.contains(['\n', '\r']);
+    if plain { printable(id) } else { id.to_owned() }
 }
 
 /// A table: a head, and rows of as many cells.

@@ -18,7 +18,9 @@ fn ids_of_every_kind_stay_in_their_folder() {
     let said = desk.dfq_with(&["push", "./jobs", "--jsonl", "-"], lines);
     assert_eq!(said.status, Some(0), "{said:?}");
     assert_eq!(said.out.lines().count(), ids.len(), "{said:?}");
-    assert!(!said.out.contains(['\0', '\u{1b}']), "{said:?}");
+    assert!(said.out.contains("\u{1b}[2J"), "as it is for programs: {said:?}");
+    let shown = desk.on_terminal(&["ls", "./jobs", "-o", "name"], "");
+    assert!(shown.out.contains("␣[2J") && !shown.out.contains("\u{1b}[2J"), "{shown:?}");
     let beside: Vec<_> = std::fs::read_dir(desk.path(".")).unwrap().flatten().collect();
     assert_eq!(beside.len(), 1, "{beside:?}");
     let check = desk.ok(&["check", "./jobs"]);
@@ -180,7 +182,7 @@ fn a_store_that_fills_up_in_mid_push() {
     let said = desk.dfq_with(&["push", "./jobs", "--json", "--jsonl", "-"], &lines);
     assert_eq!((said.status, said.err.lines().count()), (Some(8), 2), "{said:?}");
     let pushed = said.out.matches("created").count();
-    assert!(said.err.contains(&format!("{pushed} tasks were pushed")), "{said:?}");
+    assert!(said.err.contains(&format!("pushed so far: {pushed} tasks")), "{said:?}");
     assert!(0 < pushed && pushed < 400, "{said:?}");
     mount.remount("nr_inodes=100000");
     // What was said to be pushed is there, and the rest goes in.
