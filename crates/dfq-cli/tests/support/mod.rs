@@ -88,9 +88,22 @@ impl Desk {
         said.out
     }
 
-    /// Starts it, to be looked at while it runs.
+    /// Starts it, to be looked at while it runs, and to be sent signals: none of them is ignored, though
+    /// whoever runs the tests (`nohup`, a shell in the background) may ignore some.
     pub(crate) fn start(&self, args: &[&str]) -> Child {
-        let mut command = self.command(args);
+        let plain = self.command(args);
+        let mut command = Command::new("env");
+        command
+            .arg("--default-signal=HUP,INT,TERM")
+            .arg(plain.get_program())
+            .args(plain.get_args());
+        command.current_dir(self.0.path()).stdin(Stdio::null());
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 

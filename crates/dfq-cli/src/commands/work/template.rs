@@ -137,7 +137,8 @@ impl Template {
                      the command, or say --allow-dash"
                 )));
             }
-            ends_options |= arg == "--" && !from_task;
+            // Only one that was written so: a value must not end the options for the next.
+            ends_options |= *parts == [Part::Text("--".to_owned())];
             filled.push(arg);
         }
         Ok(filled)
