@@ -349,7 +349,7 @@ fn a_reader_that_has_stopped_reading_does_not_make_us_deaf() {
     // A pipe that nobody reads, and more commands that fill it than there are cores.
     let mut command = desk.command(&[
         "work",
-        "-q",
+        "-v",
         "./jobs",
         "-j",
         "8",
@@ -360,7 +360,9 @@ fn a_reader_that_has_stopped_reading_does_not_make_us_deaf() {
         "-c",
         "echo $$ >> pids; exec yes",
     ]);
-    let mut worker = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let (_unread, pipe) = std::io::pipe().unwrap();
+    command.stdout(pipe.try_clone().unwrap()).stderr(pipe);
+    let mut worker = command.spawn().unwrap();
     until("all are at work", || noted(&desk, "pids").len() == 8);
     std::thread::sleep(std::time::Duration::from_millis(300));
     kill_process(pid(&worker), Signal::TERM).unwrap();

@@ -213,10 +213,12 @@ impl Work {
         for task in aside {
             task.abort();
         }
-        shop.progress.flush().await;
         shop.progress.finish();
+        if let Ok(report) = &ended {
+            self.summarize(context, shop, report)?;
+        }
+        shop.progress.flush().await;
         let report = ended?;
-        self.summarize(context, shop, &report)?;
         Ok(match (killed.load(Ordering::SeqCst), shop.halt.reason()) {
             (signal @ 1.., _) => Answer::Killed(u8::try_from(signal).unwrap_or(15)),
             (_, Some(_)) => Answer::Halted,
@@ -261,7 +263,7 @@ impl Work {
         let Report { completed, retried, failed, released, lost } = *report;
         let halted = shop.halt.reason();
         if let Some(why) = &halted {
-            crate::output::note!("dfq: stopped: {why}");
+            shop.progress.tell(&format!("stopped: {why}"));
         }
         let took = shop.progress.elapsed();
         if context.json {
@@ -317,8 +319,8 @@ fn obey_signals(
     Ok(async move {
         let first = next(&mut signals).await;
         let since = shop.env.monotonic();
-        shop.progress.say("stopping: commands may finish; once more stops them");
         stopper.stop();
+        shop.progress.say("stopping: commands may finish; once more stops them");
         let number = loop {
             let number = next(&mut signals).await;
             if number != first || shop.env.monotonic() - since >= SAME_SIGNAL {
@@ -326,9 +328,9 @@ fn obey_signals(
             }
         };
         killed.store(number, Ordering::SeqCst);
-        shop.progress.say("stopping now: tasks are given back");
         shop.hard.cancel();
         stopper.stop_now();
+        shop.progress.say("stopping now: tasks are given back");
         let number = next(&mut signals).await;
         std::process::exit(128 + number);
     })

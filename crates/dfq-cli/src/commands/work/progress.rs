@@ -3,13 +3,12 @@
 use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dfq::Env;
 use dfq::worker::{Became, Settled, Verdict};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-
 use tokio::sync::mpsc::Receiver;
 
 use super::output::Stream;
@@ -32,6 +31,8 @@ pub(super) struct Progress {
     /// To the thread that writes what commands print. Writing blocks when nobody reads (a pager that
     /// waits, a terminal that was stopped), and nothing else may block with it.
     writer: tokio::sync::mpsc::Sender<(Vec<u8>, Stream)>,
+    /// What that thread has not written yet, counted until it has.
+    unwritten: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -51,7 +52,11 @@ const QUEUED_WRITES: usize = 64;
 /// How long to wait for a slow reader at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-fn write_all(mut lines: Receiver<(Vec<u8>, Stream)>, bar: Option<&ProgressBar>) {
+fn write_all(
+    mut lines: Receiver<(Vec<u8>, Stream)>,
+    bar: Option<&ProgressBar>,
+    unwritten: &AtomicU64,
+) {
     let mut unheard = false;
     while let Some((lines, stream)) = lines.blocking_recv() {
         let write = || match stream {
@@ -62,6 +67,7 @@ fn write_all(mut lines: Receiver<(Vec<u8>, Stream)>, bar: Option<&ProgressBar>) 
             Some(bar) => bar.suspend(write),
             None => write(),
         };
+        unwritten.fetch_sub(1, Ordering::SeqCst);
         // The work goes on without a reader; but that is said once.
         if written.is_err() && !std::mem::replace(&mut unheard, true) {
             tracing::warn!("nobody reads what the commands print any more");
@@ -80,10 +86,11 @@ impl Progress {
             bar
         });
         let (writer, lines) = tokio::sync::mpsc::channel(QUEUED_WRITES);
-        let above = bar.clone();
+        let (above, unwritten) = (bar.clone(), Arc::new(AtomicU64::new(0)));
+        let left = Arc::clone(&unwritten);
         let thread = std::thread::Builder::new().name("dfq-writer".to_owned());
         // Without the thread, sending fails and nothing is printed; the work goes on.
-        if let Err(error) = thread.spawn(move || write_all(lines, above.as_ref())) {
+        if let Err(error) = thread.spawn(move || write_all(lines, above.as_ref(), &left)) {
             tracing::error!(%error, "what commands print is lost");
         }
         Self {
@@ -97,6 +104,7 @@ impl Progress {
             left_known: AtomicBool::new(false),
             recent: Mutex::default(),
             writer,
+            unwritten,
         }
     }
 
@@ -105,28 +113,36 @@ impl Progress {
         self.bar.is_some()
     }
 
-    /// Says something above the live line.
+    /// Says something above the live line, unless asked to be quiet.
     pub(super) fn say(&self, text: &str) {
-        if self.quiet {
-            return;
+        if !self.quiet {
+            self.tell(text);
         }
-        match &self.bar {
-            Some(bar) => bar.suspend(|| crate::output::note!("dfq: {text}")),
-            None => crate::output::note!("dfq: {text}"),
+    }
+
+    /// The same however quiet. Never waits: if whoever reads has stopped reading, it is left unsaid.
+    pub(super) fn tell(&self, text: &str) {
+        self.unwritten.fetch_add(1, Ordering::SeqCst);
+        let line = format!("dfq: {text}\n").into_bytes();
+        if self.writer.try_send((line, Stream::Err)).is_err() {
+            self.unwritten.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
     /// Passes whole lines of a command's output on, as fast as whoever reads them takes them.
     pub(super) async fn pass_on(&self, lines: Vec<u8>, stream: Stream) {
-        // An error means that the writer has gone, and with it the whole worker.
-        let _ = self.writer.send((lines, stream)).await;
+        // An error means that there is no writer; a task that waits here may be dropped.
+        if let Ok(place) = self.writer.reserve().await {
+            self.unwritten.fetch_add(1, Ordering::SeqCst);
+            place.send((lines, stream));
+        }
     }
 
-    /// Waits a moment for what was passed on last.
+    /// Waits until all of it is written, but not long for a reader that has stopped.
     pub(super) async fn flush(&self) {
         let written = async {
-            while self.writer.capacity() < self.writer.max_capacity() {
-                self.env.clock().sleep(Duration::from_millis(5)).await;
+            while self.unwritten.load(Ordering::SeqCst) > 0 {
+                self.env.clock().sleep(Duration::from_millis(2)).await;
             }
         };
         tokio::select! {
