@@ -17,8 +17,10 @@
 //! # Ok(())
 //! # }
 //! ```
-// It is a tool of real time: it delays real requests and stamps objects with the machine's clock.
-#![allow(clippy::disallowed_methods)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a tool of real time: it delays real requests and stamps objects by the machine's clock"
+)]
 
 mod access;
 mod faults;

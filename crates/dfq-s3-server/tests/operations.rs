@@ -1,5 +1,5 @@
 //! Every operation, as `object_store` and as requests put together by hand see it.
-#![allow(clippy::disallowed_methods)] // Real time, as the server.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Clients of the server that we did not write: `object_store`'s, and its signer for the requests
 //! that it never sends.
-#![allow(dead_code)] // Each test file uses its own part.
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::time::Duration;
 
