@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use clap::builder::{Styles, styling::AnsiColor};
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use dfq::config::Provider;
 
 use crate::commands as c;
 use crate::exit;
 
-/// A work queue with no server: the queue is a directory.
+/// A work queue with no server: the queue is a directory or a bucket.
 ///
-/// QUEUE is an address (./jobs, /data/jobs, file:///data/jobs: anything with a slash, made by the
-/// first push) or a name from the nearest dfq.toml.
+/// QUEUE is an address (./jobs, /data/jobs, s3://bucket/prefix; also gs:// and az://; made by the first
+/// push) or a name from the nearest dfq.toml.
 #[derive(Parser, Debug)]
 #[command(name = "dfq", version, styles = styles(), after_long_help = exit::TABLE)]
 #[command(subcommand_required = true, arg_required_else_help = true, propagate_version = true)]
@@ -28,24 +29,24 @@ pub(crate) struct Cli {
 /// Options that every command takes.
 #[derive(Args, Debug)]
 pub(crate) struct Global {
-    /// Names queues, instead of the nearest dfq.toml
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "DFQ_CONFIG",
-        help_heading = "Global options"
-    )]
+    /// Names queues, instead of the nearest dfq.toml [env: DFQ_CONFIG]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     pub(crate) config: Option<PathBuf>,
-    /// Names mean queues of this campaign
+    /// Names mean queues of this campaign [env: DFQ_CAMPAIGN]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Global options")]
+    pub(crate) campaign: Option<String>,
+    /// Names mean queues in this kind of store, whatever dfq.toml says [env: DFQ_QUEUE_TYPE]
     #[arg(
         long,
         global = true,
-        value_name = "NAME",
-        env = "DFQ_CAMPAIGN",
+        value_name = "KIND",
+        value_parser = Provider::WORDS,
         help_heading = "Global options"
     )]
-    pub(crate) campaign: Option<String>,
+    pub(crate) provider: Option<String>,
+    /// Say at the end, on stderr, which requests were sent to the store, and what they cost
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) cost: bool,
     /// Print JSON lines
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
@@ -86,7 +87,11 @@ pub(crate) enum Command {
     Wait(c::wait::Wait),
     Export(c::export::Export),
     Init(c::init::Init),
+    Queues(c::queues::Queues),
+    Config(c::config::Config),
+    IamPolicy(c::iam_policy::IamPolicy),
     Bench(c::bench::Bench),
+    Doctor(c::doctor::Doctor),
     Demo(c::demo::Demo),
     Completions(c::generate::Completions),
     Man(c::generate::Man),

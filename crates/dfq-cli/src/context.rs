@@ -2,10 +2,12 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::Result;
-use dfq::config::{Address, Config, Target};
+use dfq::config::{Address, Config, Environment, Flags, Provider, Target};
+use dfq::meter::{Meter, Prices};
 use dfq::model::Shared;
 use rustix::fs::Mode;
 
@@ -18,6 +20,12 @@ use crate::exit::invalid;
 pub(crate) struct Context {
     pub(crate) config: Config,
     pub(crate) env: Env,
+    /// Counts what is asked of stores that charge by the request, whichever queue it is for.
+    pub(crate) meter: Meter,
+    /// A FIFO queue of SQS was asked for, whose requests cost more.
+    fifo: AtomicBool,
+    /// Every queue that was opened, to be closed at the end.
+    opened: Mutex<Vec<Arc<dyn Queue>>>,
     /// Print JSON lines instead of tables and sentences.
     pub(crate) json: bool,
     /// Print no more than was asked for.
@@ -29,13 +37,18 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn new(global: &Global) -> Result<Self> {
         start_log(global.verbose);
-        let config = match &global.config {
-            Some(file) => Config::read(file)?,
-            None => Config::find(&std::env::current_dir().unwrap_or_default())?,
+        let flags = Flags {
+            config: global.config.clone(),
+            campaign: global.campaign.clone(),
+            provider: global.provider.as_deref().map(Provider::parse).transpose()?,
         };
+        let here = std::env::current_dir().unwrap_or_default();
         Ok(Self {
-            config: config.with_campaign(global.campaign.clone()),
+            config: Config::load(&here, flags, Environment::system())?,
             env: Env::system(),
+            meter: Meter::default(),
+            fifo: AtomicBool::new(false),
+            opened: Mutex::default(),
             json: global.json,
             quiet: global.quiet,
             verbose: global.verbose > 0,
@@ -53,73 +66,143 @@ impl Context {
         queue: &str,
         options: OpenOptions,
     ) -> Result<Arc<dyn Queue>> {
-        let path = self.path(queue)?.1;
-        match dfq::open(&path, options).await {
-            Ok(opened) => {
-                join_group(opened.settings());
-                Ok(opened)
-            }
+        let target = self.target(queue)?;
+        match dfq::open(&target.address, self.access(&target, options)).await {
+            Ok(opened) => Ok(self.keep(opened)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let hint = "the first `dfq push` makes it, or `dfq init`";
-                Err(dfq::Error::new(error.kind(), format!("{error}; {hint}")).into())
+                // That a folder is missing means no more than that.
+                let what = match &target.address {
+                    Address::Directory(path) => {
+                        format!("there is no queue at '{}'", path.display())
+                    }
+                    _ => error.to_string(),
+                };
+                Err(dfq::Error::new(error.kind(), format!("{what}; {hint}")).into())
             }
             Err(error) => Err(error.into()),
         }
     }
 
     /// Opens a queue, and makes it first if it is not there; says so when it does.
-    pub(crate) async fn open_or_create(&self, queue: &str) -> Result<Arc<dyn Queue>> {
-        let (target, path) = self.path(queue)?;
-        match dfq::open(&path, OpenOptions::existing()).await {
-            Ok(opened) => {
-                join_group(opened.settings());
-                Ok(opened)
-            }
+    pub(crate) async fn open_or_create(
+        &self,
+        queue: &str,
+        allow_unsafe: bool,
+    ) -> Result<Arc<dyn Queue>> {
+        let target = self.target(queue)?;
+        let options = OpenOptions { allow_unsafe, ..OpenOptions::existing() };
+        match dfq::open(&target.address, self.access(&target, options)).await {
+            Ok(opened) => Ok(self.keep(opened)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.create(&path, target.settings).await
+                self.create(&target, target.settings.clone(), allow_unsafe).await
             }
             Err(error) => Err(error.into()),
         }
     }
 
     /// Makes a queue; if somebody else was faster, it is theirs that is opened.
-    pub(crate) async fn create(&self, path: &Path, settings: Settings) -> Result<Arc<dyn Queue>> {
+    pub(crate) async fn create(
+        &self,
+        target: &Target,
+        settings: Settings,
+        allow_unsafe: bool,
+    ) -> Result<Arc<dyn Queue>> {
+        let address = &target.address;
         // Before a folder appears that nobody can use.
         settings.check()?;
-        // The folders above it are not the group's business.
-        if let Some(above) = path.parent() {
-            let _ = std::fs::create_dir_all(above);
+        match address {
+            Address::Directory(path) => {
+                // The folders above it are not the group's business.
+                if let Some(above) = path.parent() {
+                    let _ = std::fs::create_dir_all(above);
+                }
+                join_group(&settings);
+            }
+            Address::Memory(_) => {
+                return Err(invalid(format!(
+                    "{address} would end with this command; it is for programs that use the library"
+                )));
+            }
+            Address::Bucket(_) | Address::Sqs(_) => {}
         }
-        join_group(&settings);
         let shared = settings.shared;
-        let options = OpenOptions { create: Some(settings), ..OpenOptions::default() };
-        let opened = dfq::open(path, options).await?;
-        if shared == Shared::Group {
+        let create = Some(settings);
+        let options = OpenOptions { create, allow_unsafe, ..OpenOptions::default() };
+        let opened = self.keep(dfq::open(address, self.access(target, options)).await?);
+        if let (Address::Directory(path), Shared::Group) = (address, shared) {
             share_with_group(path)?;
         }
         if !self.quiet {
-            crate::output::note!("dfq: made the queue {}", absolute(path).display());
+            crate::output::note!("dfq: made the queue {}", whole(address));
         }
         Ok(opened)
     }
 
-    /// What a queue's name or address stands for, and the directory that this is.
-    pub(crate) fn path(&self, queue: &str) -> Result<(Target, PathBuf)> {
-        let target = self.config.resolve(queue)?;
-        let Address::Directory(path) = &target.address;
-        let path = match (path.strip_prefix("~"), std::env::home_dir()) {
-            (Ok(below), Some(home)) => home.join(below),
-            _ => path.clone(),
-        };
-        let is_folder = match std::fs::metadata(&path) {
-            Ok(there) => there.is_dir(),
-            Err(error) => error.kind() != std::io::ErrorKind::NotADirectory,
-        };
-        if !is_folder {
-            let path = path.display();
-            return Err(invalid(format!("'{path}' is no queue: there is a file in its place")));
+    /// What a queue's name or address stands for.
+    pub(crate) fn target(&self, queue: &str) -> Result<Target> {
+        let mut target = self.config.resolve(queue)?;
+        if let Address::Sqs(queue) = &target.address
+            && queue.name().ends_with(".fifo")
+        {
+            self.fifo.store(true, Ordering::Relaxed);
         }
-        Ok((target, path))
+        if let Address::Directory(path) = &mut target.address {
+            if let (Ok(below), Some(home)) = (path.strip_prefix("~"), std::env::home_dir()) {
+                *path = home.join(below);
+            }
+            let is_folder = match std::fs::metadata(&path) {
+                Ok(there) => there.is_dir(),
+                Err(error) => error.kind() != std::io::ErrorKind::NotADirectory,
+            };
+            if !is_folder {
+                let path = path.display();
+                return Err(invalid(format!("'{path}' is no queue: there is a file in its place")));
+            }
+        }
+        Ok(target)
+    }
+
+    fn keep(&self, opened: Arc<dyn Queue>) -> Arc<dyn Queue> {
+        join_group(opened.settings());
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&opened));
+        opened
+    }
+
+    /// Has everything done that queues have put off.
+    pub(crate) async fn close(&self) {
+        let opened =
+            std::mem::take(&mut *self.opened.lock().unwrap_or_else(PoisonError::into_inner));
+        for queue in opened {
+            queue.close().await;
+        }
+    }
+
+    /// What requests cost. Those to SQS at the higher price, if any of the queues is FIFO.
+    pub(crate) fn prices(&self) -> Prices {
+        let prices = self.config.prices();
+        match self.fifo.load(Ordering::Relaxed) {
+            true => Prices { sqs: prices.sqs_fifo, ..prices },
+            false => prices,
+        }
+    }
+
+    /// What a queue is opened with: how to get at it, and who counts.
+    pub(crate) fn access(&self, target: &Target, options: OpenOptions) -> OpenOptions {
+        OpenOptions { sqs: target.sqs.clone(), ..self.access_s3(options) }
+    }
+
+    /// The same for what is in a bucket, and is no queue yet.
+    pub(crate) fn access_s3(&self, options: OpenOptions) -> OpenOptions {
+        OpenOptions { meter: self.meter.clone(), s3: self.config.s3(), ..options }
+    }
+}
+
+/// An address as others would write it, wherever they are.
+pub(crate) fn whole(address: &Address) -> String {
+    match address {
+        Address::Directory(path) => absolute(path).display().to_string(),
+        elsewhere => elsewhere.to_string(),
     }
 }
 
@@ -163,9 +246,13 @@ fn share_with_group(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Warnings of the library go to stderr; `-v` shows more, `DFQ_LOG` decides in detail.
+/// Warnings of the library go to stderr; `-v` shows more, `DFQ_LOG` decides in detail. Only our own
+/// words: what the crates below us say of their requests may hold tokens.
 fn start_log(verbose: u8) {
-    use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+    use tracing_subscriber::Layer;
+    use tracing_subscriber::filter::{EnvFilter, FilterExt, LevelFilter, filter_fn};
+    use tracing_subscriber::layer::SubscriberExt;
+    use tracing_subscriber::util::SubscriberInitExt;
     let level = match verbose {
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
@@ -173,13 +260,15 @@ fn start_log(verbose: u8) {
         _ => LevelFilter::TRACE,
     };
     let filter = EnvFilter::builder().with_default_directive(level.into());
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter.with_env_var("DFQ_LOG").from_env_lossy())
+    let filter = filter.with_env_var("DFQ_LOG").from_env_lossy();
+    let ours = filter_fn(|event| event.target().split("::").next() == Some("dfq"));
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .with_target(false)
         .without_time()
-        .try_init();
+        .with_filter(filter.and(ours));
+    let _ = tracing_subscriber::registry().with(lines).try_init();
 }
 
 /// Asks before many tasks are touched. Answers whether to go on; without a terminal to ask on, `yes`

@@ -23,6 +23,8 @@ pub(crate) enum Answer {
     },
     /// Told to stop at once by this signal.
     Killed(u8),
+    /// The store can be used, but something is lost.
+    Degraded,
     /// Something went wrong, and has been said already.
     Told(ErrorKind),
 }
@@ -37,6 +39,7 @@ impl Answer {
             Self::Yes => 0,
             Self::No => 1,
             Self::Halted => 12,
+            Self::Degraded => 14,
             Self::CannotRun { found } => 127 - u8::from(found),
             Self::Killed(signal) => 128 + signal,
             Self::Told(kind) => status(kind),
@@ -56,6 +59,7 @@ pub(crate) fn status(kind: ErrorKind) -> u8 {
         ErrorKind::Denied => 9,
         ErrorKind::Incompatible => 10,
         ErrorKind::Damaged => 11,
+        ErrorKind::Unsafe => 13,
         // Unavailable, and whatever a later library may add: try again later.
         _ => 7,
     }
@@ -77,23 +81,37 @@ Exit status:
   10   the queue was made by a newer dfq
   11   something in the queue is damaged
   12   `work` halted: the command cannot be run, or too much failed (--halt)
+  13   the store is not safe: `doctor` says so, or has said so (--allow-unsafe)
+  14   `doctor`: the store can be used, but something is lost
   129, 130, 143   `work` was stopped at once by a second signal
   141  whoever read the output wanted no more";
 
 /// Runs a command to its end.
 pub(crate) fn run(cli: Cli) -> ExitCode {
+    let context = match Context::new(&cli.global) {
+        Ok(context) => context,
+        Err(error) => return ExitCode::from(report(&error)),
+    };
     let answer = (|| {
-        let context = Context::new(&cli.global)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let answer = runtime.block_on(crate::commands::run(cli.command, &context));
+        let answer = runtime.block_on(async {
+            let answer = crate::commands::run(cli.command, &context).await;
+            context.close().await;
+            answer
+        });
         // Reading stdin blocks a thread that nobody can wake.
         runtime.shutdown_background();
         answer
     })();
-    ExitCode::from(match answer {
+    let status = match answer {
         Ok(answer) => answer.status(),
         Err(error) => report(&error),
-    })
+    };
+    // Last of all, so that it is the last line of stderr: a command that failed was charged too.
+    if cli.global.cost {
+        crate::output::cost(&context);
+    }
+    ExitCode::from(status)
 }
 
 /// Says what went wrong, and answers the status for it.
@@ -119,6 +137,11 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// The request itself is wrong.
 pub(crate) fn invalid(message: impl Into<String>) -> anyhow::Error {
     Error::new(ErrorKind::Invalid, message).into()
+}
+
+/// This kind of queue cannot do that.
+pub(crate) fn unsupported(message: impl Into<String>) -> anyhow::Error {
+    Error::new(ErrorKind::Unsupported, message).into()
 }
 
 /// There is no such thing.

@@ -3,6 +3,7 @@
 //! Invariant: what came from a task (ids, errors, payloads) never reaches a terminal with its control
 //! characters.
 
+mod cost;
 mod rows;
 
 use std::io::{IsTerminal, Write};
@@ -15,6 +16,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use unicode_width::UnicodeWidthStr;
 
+pub(crate) use cost::{cost, dollars};
 pub(crate) use rows::Rows;
 
 /// Says something on stderr. That nobody can hear it is no reason to stop, let alone to panic as

@@ -7,6 +7,7 @@ use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::{S3Result, s3_error};
 
+use crate::request::RequestInfo;
 use crate::shared::{Shared, read};
 
 /// One set of credentials that the server knows.
@@ -37,10 +38,12 @@ impl Credential {
     }
 }
 
-/// What is denied; everything else is allowed to whoever signs rightly.
+/// What is denied; everything else is allowed to whoever signs rightly, unless only some things are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     denied: Vec<(String, String)>,
+    /// Actions, and patterns of keys (of prefixes, for a listing) in which `*` stands for any text.
+    allowed: Option<Vec<(String, String)>>,
 }
 
 impl Rules {
@@ -57,8 +60,33 @@ impl Rules {
         self
     }
 
+    /// Allows these actions on keys that look so, as the statements of a policy do, and nothing else.
+    #[must_use]
+    pub fn only(allowed: impl IntoIterator<Item = (String, String)>) -> Self {
+        Self { allowed: Some(allowed.into_iter().collect()), ..Self::default() }
+    }
+
+    /// Whether an action is allowed on a key. Of a listing, the key is the prefix that is asked for.
     pub(crate) fn allow(&self, action: &str, key: &str) -> bool {
-        !self.denied.iter().any(|(denied, prefix)| denied == action && key.starts_with(prefix))
+        let fits = |(allowed, pattern): &(String, String)| allowed == action && like(key, pattern);
+        let denied = |(denied, prefix): &(String, String)| {
+            denied == action && key.starts_with(prefix.as_str())
+        };
+        self.allowed.as_ref().is_none_or(|allowed| allowed.iter().any(fits))
+            && !self.denied.iter().any(denied)
+    }
+}
+
+/// Whether a text fits a pattern in which `*` stands for any text, slashes too.
+fn like(text: &str, pattern: &str) -> bool {
+    match pattern.split_once('*') {
+        None => text == pattern,
+        Some((before, after)) => text.strip_prefix(before).is_some_and(|rest| {
+            rest.char_indices()
+                .map(|(at, _)| at)
+                .chain([rest.len()])
+                .any(|at| like(&rest[at..], after))
+        }),
     }
 }
 
@@ -110,10 +138,37 @@ impl S3Access for Guard {
             return Err(s3_error!(InvalidToken, "The provided token is malformed or invalid."));
         }
         let rules = read(&self.0.rules);
-        let key = cx.s3_path().get_object_key().unwrap_or_default();
-        match actions(cx.s3_op().name()).iter().find(|action| !rules.allow(action, key)) {
+        let key = RequestInfo::new(cx.method(), cx.uri(), cx.headers()).key;
+        match actions(cx.s3_op().name()).iter().find(|action| !rules.allow(action, &key)) {
             Some(action) => Err(s3_error!(AccessDenied, "not authorized to perform: {action}")),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_those_of_a_policy() {
+        for (text, pattern, fits) in [
+            ("a/b", "a/b", true),
+            ("a/b", "a/*", true),
+            ("a/", "a/*", true),
+            ("a/b/c/task.json", "a/*/task.json", true),
+            ("a/b/lease.json", "a/*/task.json", false),
+            ("b/a/b", "a/*", false),
+            ("a", "a/*", false),
+            ("anything", "*", true),
+            ("", "*", true),
+        ] {
+            assert_eq!(like(text, pattern), fits, "{text} {pattern}");
+        }
+        let rules = Rules::only([("s3:GetObject".to_owned(), "a/*".to_owned())]);
+        assert!(rules.allow("s3:GetObject", "a/b"));
+        assert!(!rules.allow("s3:GetObject", "b"));
+        assert!(!rules.allow("s3:PutObject", "a/b"));
+        assert!(!rules.deny("s3:GetObject").allow("s3:GetObject", "a/b"));
     }
 }

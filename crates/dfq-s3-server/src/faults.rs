@@ -17,14 +17,21 @@ pub enum Fault {
     Conflict,
     /// 409 ConditionalRequestConflict, executed all the same.
     ConflictExecuted,
+    /// 412 PreconditionFailed, though this very request made it so: something on the way sent it
+    /// twice.
+    PreconditionExecuted,
     /// 500 InternalError, not executed.
     Error,
     /// 500 InternalError, executed all the same.
     ErrorExecuted,
     /// 503 SlowDown, not executed.
     SlowDown,
+    /// 503 SlowDown, executed all the same.
+    SlowDownExecuted,
     /// Half of a body of a GET, then the connection is closed.
     CutBody,
+    /// Half of a body of a GET, then nothing for this long, then the connection is closed.
+    StallBody(Duration),
     /// The request waits this long before it is executed, even if the client has gone by then.
     Delay(Duration),
     /// The request is executed at once, and its answer waits this long.
@@ -42,10 +49,13 @@ impl Fault {
             Self::LoseAnswer => "lose-answer",
             Self::Conflict => "conflict",
             Self::ConflictExecuted => "conflict-executed",
+            Self::PreconditionExecuted => "precondition-executed",
             Self::Error => "error",
             Self::ErrorExecuted => "error-executed",
             Self::SlowDown => "slow-down",
+            Self::SlowDownExecuted => "slow-down-executed",
             Self::CutBody => "cut-body",
+            Self::StallBody(_) => "stall-body",
             Self::Delay(_) => "delay",
             Self::DelayAnswer(_) => "delay-answer",
             Self::StaleList(_) => "stale-list",
@@ -72,6 +82,8 @@ pub struct Faults {
     pub error_executed: f64,
     /// [`Fault::SlowDown`]
     pub slow_down: f64,
+    /// [`Fault::SlowDownExecuted`]
+    pub slow_down_executed: f64,
     /// [`Fault::CutBody`], of GETs of objects
     pub cut_body: f64,
     /// Every request takes this much longer.
@@ -84,7 +96,7 @@ pub struct Faults {
 
 impl Faults {
     /// The names that [`Faults::set`] knows.
-    pub const NAMES: [&'static str; 8] = [
+    pub const NAMES: [&'static str; 9] = [
         "lose-request",
         "lose-answer",
         "conflict",
@@ -92,6 +104,7 @@ impl Faults {
         "error",
         "error-executed",
         "slow-down",
+        "slow-down-executed",
         "cut-body",
     ];
 
@@ -106,6 +119,7 @@ impl Faults {
             "error" => &mut self.error,
             "error-executed" => &mut self.error_executed,
             "slow-down" => &mut self.slow_down,
+            "slow-down-executed" => &mut self.slow_down_executed,
             "cut-body" => &mut self.cut_body,
             _ => return false,
         };
@@ -158,6 +172,7 @@ impl Dice {
             (Fault::Error, faults.error, true),
             (Fault::ErrorExecuted, faults.error_executed, true),
             (Fault::SlowDown, faults.slow_down, true),
+            (Fault::SlowDownExecuted, faults.slow_down_executed, true),
             (Fault::CutBody, faults.cut_body, info.op == "GetObject"),
         ];
         let mut fault = None;

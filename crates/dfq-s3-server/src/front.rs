@@ -86,10 +86,7 @@ async fn perform(
         Some(Fault::LoseRequest) => return Err(Lost),
         Some(Fault::Conflict) => return Ok(conflict()),
         Some(Fault::Error) => return Ok(internal_error()),
-        Some(Fault::SlowDown) => {
-            let why = "Please reduce your request rate.";
-            return Ok(error(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", why));
-        }
+        Some(Fault::SlowDown) => return Ok(slow_down()),
         _ => {}
     }
     let mut request = Request::from_parts(parts, Body::from(body));
@@ -98,8 +95,11 @@ async fn perform(
     match plan.fault {
         Some(Fault::LoseAnswer) => Err(Lost),
         Some(Fault::ConflictExecuted) => Ok(conflict()),
+        Some(Fault::PreconditionExecuted) => Ok(precondition_failed()),
         Some(Fault::ErrorExecuted) => Ok(internal_error()),
-        Some(Fault::CutBody) => cut(response).await,
+        Some(Fault::SlowDownExecuted) => Ok(slow_down()),
+        Some(Fault::CutBody) => cut(response, FLUSH).await,
+        Some(Fault::StallBody(stall)) => cut(response, stall.max(FLUSH)).await,
         Some(Fault::DelayAnswer(delay)) => {
             tokio::time::sleep(delay).await;
             Ok(response)
@@ -113,9 +113,19 @@ fn conflict() -> Response<Body> {
     error(StatusCode::CONFLICT, "ConditionalRequestConflict", why)
 }
 
+fn precondition_failed() -> Response<Body> {
+    let why = "At least one of the pre-conditions you specified did not hold.";
+    error(StatusCode::PRECONDITION_FAILED, "PreconditionFailed", why)
+}
+
 fn internal_error() -> Response<Body> {
     let why = "We encountered an internal error. Please try again.";
     error(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", why)
+}
+
+fn slow_down() -> Response<Body> {
+    let why = "Please reduce your request rate.";
+    error(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", why)
 }
 
 fn error(status: StatusCode, code: &str, message: &str) -> Response<Body> {
@@ -129,16 +139,17 @@ fn error(status: StatusCode, code: &str, message: &str) -> Response<Body> {
     response
 }
 
-/// Promises the whole body and sends half of it. An error has nothing worth cutting.
-async fn cut(response: Response<Body>) -> Result<Response<Body>, Lost> {
+/// Promises the whole body, sends half of it, and closes a while later. An error has nothing worth
+/// cutting.
+async fn cut(response: Response<Body>, after: Duration) -> Result<Response<Body>, Lost> {
     if !response.status().is_success() {
         return Ok(response);
     }
     let (parts, body) = response.into_parts();
     let whole = BodyExt::collect(body).await.map_err(|_| Lost)?.to_bytes();
     let half = whole.slice(..whole.len() / 2);
-    let end = stream::once(async {
-        tokio::time::sleep(FLUSH).await;
+    let end = stream::once(async move {
+        tokio::time::sleep(after).await;
         Err::<_, StdError>(Box::new(Lost))
     });
     let frames = stream::iter([Ok(Frame::data(half))]).chain(end);

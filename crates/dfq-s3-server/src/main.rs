@@ -30,7 +30,8 @@ struct Args {
     #[arg(long)]
     session_token: Option<String>,
     /// A fault and its probability per request: lose-request, lose-answer, conflict,
-    /// conflict-executed, error, error-executed, slow-down, cut-body; may be repeated
+    /// conflict-executed, error, error-executed, slow-down, slow-down-executed, cut-body; may be
+    /// repeated
     #[arg(long = "fault", value_name = "NAME=RATE", value_parser = rate)]
     faults: Vec<(String, f64)>,
     /// Where all chance starts

@@ -115,7 +115,7 @@ impl Service {
     /// Reads. Whoever may not list may not learn that a key is missing either.
     fn find(&self, bucket: &str, key: &str) -> S3Result<Arc<store::Object>> {
         self.0.store.get(bucket, key).map_err(|refusal| match refusal {
-            Refusal::NoSuchKey if !self.rules().allow("s3:ListBucket", "") => {
+            Refusal::NoSuchKey if !self.rules().allow("s3:ListBucket", key) => {
                 s3_error!(AccessDenied, "Access Denied")
             }
             other => refused(other),

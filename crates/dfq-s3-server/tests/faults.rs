@@ -64,9 +64,11 @@ async fn object_store_takes_a_conflict_for_a_loss() {
 #[tokio::test]
 async fn server_errors() {
     let cases = [
+        (Fault::PreconditionExecuted, 412, "PreconditionFailed", true),
         (Fault::Error, 500, "InternalError", false),
         (Fault::ErrorExecuted, 500, "InternalError", true),
         (Fault::SlowDown, 503, "SlowDown", false),
+        (Fault::SlowDownExecuted, 503, "SlowDown", true),
     ];
     for (fault, code, name, wanted) in cases {
         let (error, status, executed) = create_under(fault).await;

@@ -1,10 +1,22 @@
 //! From what a person types to a queue: addresses are literal, names are looked up in `dfq.toml`.
 //!
-//! Invariant: a name that nobody configured is an error, never a new queue.
+//! Invariant: a name that nobody configured is an error, never a new queue; and what a name means
+//! depends on the flags, the environment and the file alone, never on what happens to be there.
 //!
 //! ```toml
 //! root = "/data"          # names live under <root>/queues/<campaign>/<name>; default: beside this file
 //! campaign = "turboship"  # default: "default"
+//! provider = "s3"         # where names live: filesystem (the default), s3 or sqs
+//! bucket = "s3://box/dfq" # for s3: names live under <bucket>/campaigns/<campaign>/queues/<name>
+//!
+//! [s3]                    # where that differs from the ordinary AWS environment
+//! endpoint = "http://127.0.0.1:9000"
+//! region = "eu-central-1" # also: profile, path_style
+//!
+//! [sqs]                   # the same for SQS: endpoint, region
+//!
+//! [prices]                # dollars per million requests, if not those of S3 and SQS in us-east-1
+//! put = 5.5               # also: list, get, delete, sqs, sqs_fifo
 //!
 //! [queues.scrape]         # every key may be left out
 //! lease = "5m"
@@ -12,61 +24,44 @@
 //!
 //! [queues.enrich]
 //! address = "./enrich"    # somewhere else; relative to this file
+//!
+//! [queues.notify]
+//! provider = "sqs"        # this one elsewhere than the others
+//! sqs = "notify.fifo"     # its name or URL there; default: <campaign>-<name>
+//! dead_letter = "dead.fifo" # where tasks go that are given up; also: group, the member of a task that
+//!                         # names its group in a FIFO queue
 //! ```
 //!
 //! The settings of a queue (`lease`, `max_attempts`, `max_lost`, `backoff`, `backoff_max`,
 //! `durability`, `layout`, `shared`) are those that it is made with; an existing one keeps its own.
+//!
+//! An address decides by itself. What a name means is decided by a flag ([`Flags::provider`]), else by
+//! `DFQ_QUEUE_TYPE` (or `COCLI_QUEUE_TYPE`), else by the file, else it is a directory.
 
-use std::collections::BTreeMap;
+mod address;
+mod document;
+mod effective;
+mod source;
+
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
-
+pub use self::address::{Address, BucketAddress, Cloud};
+pub use self::document::nearest;
+use self::document::{Document, QueueDoc, S3Doc};
+pub use self::effective::Effective;
+pub use self::source::{Environment, Origin, Provider, Sourced};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::encode_segment;
-use crate::model::{Durability, Layout, Settings, Shared};
+use crate::meter::Prices;
+use crate::model::Settings;
+use crate::queue::{OpenOptions, Queue};
+use crate::sqs::SqsOptions;
+use crate::store::bucket::S3Options;
 
 /// The file that names queues.
 pub const CONFIG_FILE: &str = "dfq.toml";
-
-/// Where a queue is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// A directory.
-    Directory(PathBuf),
-}
-
-impl Address {
-    /// Reads an address; `None` if the text is a name. Addresses have a slash in them, or begin with a
-    /// dot, or are `~`.
-    pub fn parse(text: &str) -> Result<Option<Self>> {
-        if let Some(path) = text.strip_prefix("file://") {
-            return match path.starts_with('/') {
-                true => Ok(Some(Self::Directory(path.into()))),
-                false => Err(Error::invalid(format!(
-                    "'{text}' names a host; a file address has three slashes, as file:///data/jobs"
-                ))),
-            };
-        }
-        if let Some((scheme, _)) = text.split_once("://") {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "this dfq cannot use {scheme}:// addresses; a path or file:// names a directory"
-                ),
-            ));
-        }
-        if text.is_empty() {
-            return Err(Error::invalid("the queue's name is empty"));
-        }
-        if text.contains('\0') {
-            return Err(Error::invalid("a path cannot contain a NUL character"));
-        }
-        let literal = text.contains('/') || text.starts_with('.') || text == "~";
-        Ok(literal.then(|| Self::Directory(text.into())))
-    }
-}
 
 /// A queue that was asked for: where it is, and how it is made if it is not there yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,52 +72,74 @@ pub struct Target {
     pub address: Address,
     /// What it is made with.
     pub settings: Settings,
+    /// How to get at SQS, if that is where it is.
+    pub sqs: SqsOptions,
 }
 
-/// What `dfq.toml` says; without one, nothing.
+/// What was said on the command line; it stands above all else.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// The file that names queues.
+    pub config: Option<PathBuf>,
+    /// The campaign whose queues names mean.
+    pub campaign: Option<String>,
+    /// Where names live.
+    pub provider: Option<Provider>,
+}
+
+/// What flags, environment and `dfq.toml` say.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    file: Option<PathBuf>,
+    file: Option<Sourced<PathBuf>>,
     doc: Document,
-    campaign: Option<String>,
+    flags: Flags,
+    environment: Environment,
 }
-
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Document {
-    root: Option<PathBuf>,
-    campaign: Option<String>,
-    #[serde(default)]
-    queues: BTreeMap<String, QueueDoc>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-struct QueueDoc {
-    address: Option<String>,
-    lease: Option<String>,
-    max_attempts: Option<u32>,
-    max_lost: Option<u32>,
-    backoff: Option<String>,
-    backoff_max: Option<String>,
-    durability: Option<String>,
-    layout: Option<String>,
-    shared: Option<String>,
-}
-
-const TOP_KEYS: [&str; 3] = ["root", "campaign", "queues"];
-const QUEUE_KEYS: [&str; 9] = [
-    "address",
-    "lease",
-    "max_attempts",
-    "max_lost",
-    "backoff",
-    "backoff_max",
-    "durability",
-    "layout",
-    "shared",
-];
 
 impl Config {
-    /// Reads a file.
+    /// All that counts for this process: the nearest `dfq.toml`, and the environment.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dfq::OpenOptions;
+    /// use dfq::config::{Config, Environment, Flags};
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("dfq-config-doc-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&dir).unwrap();
+    /// # std::fs::write(dir.join("dfq.toml"), "[queues.scrape]").unwrap();
+    /// // A directory, a bucket or SQS: dfq.toml or DFQ_QUEUE_TYPE decides. (Config::here() takes the
+    /// // folder and the environment of this process.)
+    /// let config = Config::load(&dir, Flags::default(), Environment::of(|_| None))?;
+    /// let queue = config.open("scrape", OpenOptions::create()).await?;
+    /// assert!(queue.address().ends_with("queues/default/scrape"));
+    /// # std::fs::remove_dir_all(dir).unwrap();
+    /// # Ok::<(), dfq::Error>(()) }).unwrap();
+    /// ```
+    pub fn here() -> Result<Self> {
+        let folder = std::env::current_dir().unwrap_or_default();
+        Self::load(&folder, Flags::default(), Environment::system())
+    }
+
+    /// All that counts in a folder: the file that a flag or the environment names, or the nearest.
+    pub fn load(folder: &Path, flags: Flags, environment: Environment) -> Result<Self> {
+        let named = match &flags.config {
+            Some(file) => Some(Sourced::new(file.clone(), Origin::Flag("--config"))),
+            None => environment.first(&[source::CONFIG]).map(|file| file.map(PathBuf::from)),
+        };
+        let config = match named {
+            Some(named) => {
+                let Self { doc, .. } = Self::read(&named.value)?;
+                Self { file: Some(named), doc, ..Self::default() }
+            }
+            None => Self::find(folder)?,
+        };
+        let config = Self { flags, environment, ..config };
+        // A wrong word in the environment is wrong whatever is asked for.
+        config.provider()?;
+        Ok(config)
+    }
+
+    /// Reads a file, and nothing else.
     pub fn read(file: &Path) -> Result<Self> {
         let place = file.display();
         let text = std::fs::read_to_string(file).map_err(|error| {
@@ -134,7 +151,8 @@ impl Config {
             Error::new(kind, format!("{place} cannot be read: {error}"))
         })?;
         let doc = Document::parse(&text).map_err(|error| error.context(place))?;
-        Ok(Self { file: Some(file.to_owned()), doc, campaign: None })
+        let file = Sourced::new(file.to_owned(), Origin::Made("the nearest"));
+        Ok(Self { file: Some(file), doc, ..Self::default() })
     }
 
     /// Reads the nearest `dfq.toml` in `folder` or above it, if there is one.
@@ -143,21 +161,24 @@ impl Config {
         file.map_or_else(|| Ok(Self::default()), |file| Self::read(&file))
     }
 
-    /// Names mean queues of this campaign, whatever the file says.
-    #[must_use]
-    pub fn with_campaign(mut self, campaign: Option<String>) -> Self {
-        self.campaign = campaign;
-        self
-    }
-
     /// The file that was read.
     pub fn file(&self) -> Option<&Path> {
-        self.file.as_deref()
+        self.file.as_ref().map(|file| file.value.as_path())
     }
 
     /// The campaign whose queues names mean.
     pub fn campaign(&self) -> &str {
-        self.campaign.as_deref().or(self.doc.campaign.as_deref()).unwrap_or("default")
+        self.sourced_campaign().value
+    }
+
+    fn sourced_campaign(&self) -> Sourced<&str> {
+        if let Some(campaign) = &self.flags.campaign {
+            return Sourced::new(campaign, Origin::Flag("--campaign"));
+        }
+        self.environment
+            .first(&[source::CAMPAIGN])
+            .or_else(|| in_file(self.doc.campaign.as_deref(), "campaign"))
+            .unwrap_or(Sourced::default("default"))
     }
 
     /// The names of all queues.
@@ -165,32 +186,188 @@ impl Config {
         self.doc.queues.keys().map(String::as_str)
     }
 
+    /// Where names live, unless their queue says otherwise.
+    pub fn provider(&self) -> Result<Sourced<Provider>> {
+        self.provider_with(None)
+    }
+
+    /// Flag, environment, queue, file, default.
+    fn provider_with(&self, of_queue: Option<(&str, &str)>) -> Result<Sourced<Provider>> {
+        if let Some(provider) = self.flags.provider {
+            return Ok(Sourced::new(provider, Origin::Flag("--provider")));
+        }
+        let word = self
+            .environment
+            .first(&source::QUEUE_TYPE)
+            .or_else(|| {
+                let (name, word) = of_queue?;
+                Some(Sourced::new(word, Origin::File(format!("queues.{name}.provider"))))
+            })
+            .or_else(|| in_file(self.doc.provider.as_deref(), "provider"));
+        let Some(word) = word else { return Ok(Sourced::default(Provider::Filesystem)) };
+        let place = word.origin.name().unwrap_or_default();
+        let provider = Provider::parse(word.value).map_err(|e| e.context(place))?;
+        Ok(Sourced::new(provider, word.origin))
+    }
+
+    /// How to get at S3, where that differs from the ordinary AWS environment, which goes before the
+    /// file.
+    pub fn s3(&self) -> S3Options {
+        let S3Doc { endpoint, region, profile, path_style } = &self.doc.s3;
+        S3Options {
+            endpoint: self.unless_set(endpoint, &source::ENDPOINT),
+            region: self.unless_set(region, &source::REGION),
+            profile: self.unless_set(profile, &[source::PROFILE]),
+            path_style: *path_style,
+            credentials: None,
+        }
+    }
+
+    /// The same for SQS, and what a queue says of itself.
+    fn sqs(&self, queue: Option<&QueueDoc>) -> SqsOptions {
+        SqsOptions {
+            endpoint: self.unless_set(&self.doc.sqs.endpoint, &source::SQS_ENDPOINT),
+            region: self.unless_set(&self.doc.sqs.region, &source::REGION),
+            credentials: None,
+            dead_letter: queue.and_then(|queue| queue.dead_letter.clone()),
+            group: queue.and_then(|queue| queue.group.clone()),
+        }
+    }
+
+    /// A value of the file, unless the environment has another, which is found there by everybody.
+    fn unless_set(&self, value: &Option<String>, names: &[&'static str]) -> Option<String> {
+        value.clone().filter(|_| self.environment.first(names).is_none())
+    }
+
+    /// What requests cost.
+    pub fn prices(&self) -> Prices {
+        // Checked when the file was read.
+        self.doc.prices().unwrap_or_default()
+    }
+
+    /// Opens the queue that `text` means: an address, or a name. If the options say that it is to be
+    /// made, that is done with the settings of `dfq.toml`.
+    pub async fn open(&self, text: &str, options: OpenOptions) -> Result<Arc<dyn Queue>> {
+        let target = self.resolve(text)?;
+        let create = match (&target.name, options.create) {
+            (Some(_), Some(_)) => Some(target.settings),
+            (_, create) => create,
+        };
+        let options = OpenOptions { create, s3: self.s3(), sqs: target.sqs, ..options };
+        crate::open(&target.address, options).await
+    }
+
     /// The queue that `text` means: an address, or a name.
     pub fn resolve(&self, text: &str) -> Result<Target> {
         if let Some(address) = Address::parse(text)? {
-            return Ok(Target { name: None, address, settings: Settings::default() });
+            self.check_flag(text, &address)?;
+            let (settings, sqs) = (Settings::default(), self.sqs(None));
+            return Ok(Target { name: None, address, settings, sqs });
         }
         let Some(queue) = self.doc.queues.get(text) else { return Err(self.unknown(text)) };
-        let place = self.file.as_deref().unwrap_or(Path::new(CONFIG_FILE)).display();
-        let settings =
-            queue.settings().map_err(|e| e.context(format!("{place}: queue '{text}'")))?;
-        let folder = self.file.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
-        let path = match &queue.address {
-            Some(address) => match Address::parse(address)? {
-                Some(Address::Directory(path)) => folder.join(path),
-                None => folder.join(address),
-            },
-            None => {
-                let root = folder.join(self.doc.root.as_deref().unwrap_or(Path::new("")));
-                root.join("queues").join(encode_segment(self.campaign())).join(encode_segment(text))
+        let place = self.file().unwrap_or(Path::new(CONFIG_FILE)).display();
+        let wrong = |error: Error| error.context(format!("{place}: queue '{text}'"));
+        let settings = queue.settings().map_err(wrong)?;
+        let address = match &queue.address {
+            Some(address) => {
+                let address = self.beside_file(address.parse().map_err(wrong)?);
+                self.check_flag(text, &address)?;
+                address
             }
+            None => self.expand(text, queue)?,
         };
-        Ok(Target { name: Some(text.to_owned()), address: Address::Directory(path), settings })
+        Ok(Target { name: Some(text.to_owned()), address, settings, sqs: self.sqs(Some(queue)) })
+    }
+
+    /// Where a queue without an address of its own is.
+    fn expand(&self, name: &str, queue: &QueueDoc) -> Result<Address> {
+        let chosen = self.provider_with(queue.provider.as_deref().map(|word| (name, word)))?;
+        let (campaign, segment) = (encode_segment(self.campaign()), encode_segment(name));
+        match chosen.value {
+            Provider::Filesystem => Ok(Address::Directory(self.campaign_folder().join(segment))),
+            Provider::S3 => {
+                let Some(bucket) = queue.bucket.as_deref().or(self.doc.bucket.as_deref()) else {
+                    return Err(Error::invalid(format!(
+                        "queue '{name}' is to be in a bucket ({}), but none is named; write bucket = \
+                         \"s3://bucket/prefix\" into {CONFIG_FILE}",
+                        chosen.origin
+                    )));
+                };
+                let bucket = document::bucket(bucket)?;
+                let below = bucket.below(&format!("campaigns/{campaign}/queues/{segment}"));
+                Ok(Address::Bucket(below))
+            }
+            Provider::Sqs => match &queue.sqs {
+                Some(sqs) => document::sqs(sqs),
+                None => document::sqs(&format!("{}-{name}", self.campaign())).map_err(|_| {
+                    Error::invalid(format!(
+                        "'{}-{name}' cannot be the name of an SQS queue; write sqs = \"NAME\" below \
+                         [queues.{name}] in {CONFIG_FILE}",
+                        self.campaign()
+                    ))
+                }),
+            },
+        }
+    }
+
+    /// The folder in which the campaign's queues are.
+    fn campaign_folder(&self) -> PathBuf {
+        let root = self.below_file(self.doc.root.as_deref().unwrap_or(Path::new("")));
+        root.join("queues").join(encode_segment(self.campaign()))
+    }
+
+    /// Where the campaign's queues are: those that are configured, and perhaps others.
+    pub fn campaign_address(&self, provider: Provider) -> Option<Address> {
+        match provider {
+            Provider::Filesystem => Some(Address::Directory(self.campaign_folder())),
+            Provider::S3 => {
+                let bucket = document::bucket(self.doc.bucket.as_deref()?).ok()?;
+                let campaign = encode_segment(self.campaign());
+                Some(Address::Bucket(bucket.below(&format!("campaigns/{campaign}/queues"))))
+            }
+            Provider::Sqs => None,
+        }
+    }
+
+    /// Paths in the file are relative to it; `~` is the home folder.
+    fn below_file(&self, path: &Path) -> PathBuf {
+        if let (Ok(below), Some(home)) =
+            (path.strip_prefix("~"), self.environment.first(&[source::HOME]))
+        {
+            return Path::new(home.value).join(below);
+        }
+        let folder = self.file().and_then(Path::parent).unwrap_or(Path::new("."));
+        // As short as it can be written.
+        folder.join(path).components().collect()
+    }
+
+    fn beside_file(&self, address: Address) -> Address {
+        match address {
+            Address::Directory(path) => Address::Directory(self.below_file(&path)),
+            elsewhere => elsewhere,
+        }
+    }
+
+    /// An address decides by itself; a flag that says otherwise is a mistake. The environment is not: it
+    /// is set for all names.
+    fn check_flag(&self, text: &str, address: &Address) -> Result<()> {
+        let is = match address {
+            Address::Directory(_) => Provider::Filesystem,
+            Address::Bucket(_) => Provider::S3,
+            Address::Sqs(_) => Provider::Sqs,
+            Address::Memory(_) => return Ok(()),
+        };
+        match self.flags.provider {
+            Some(wanted) if wanted != is => Err(Error::invalid(format!(
+                "'{text}' has an address of its own ({address}): leave out --provider {wanted}"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     fn unknown(&self, name: &str) -> Error {
         let known: Vec<&str> = self.names().collect();
-        let hint = match (&self.file, nearest(name, &known)) {
+        let hint = match (self.file(), nearest(name, &known)) {
             (_, Some(near)) => format!("did you mean '{near}'?"),
             (Some(file), None) if known.is_empty() => format!("{} names none", file.display()),
             (Some(file), None) => format!("{} has: {}", file.display(), known.join(", ")),
@@ -202,97 +379,8 @@ impl Config {
     }
 }
 
-impl Document {
-    fn parse(text: &str) -> Result<Self> {
-        let table: toml::Table =
-            text.parse().map_err(|error: toml::de::Error| Error::invalid(one_line(&error)))?;
-        check_keys(table.keys(), &TOP_KEYS, "")?;
-        if let Some(toml::Value::Table(queues)) = table.get("queues") {
-            for (name, queue) in queues {
-                if name.is_empty() || Address::parse(name).is_ok_and(|address| address.is_some()) {
-                    return Err(Error::invalid(format!(
-                        "'{name}' cannot be a queue's name: it would be taken for a directory"
-                    )));
-                }
-                let keys = queue.as_table().into_iter().flat_map(toml::Table::keys);
-                check_keys(keys, &QUEUE_KEYS, &format!(" of queue '{name}'"))?;
-            }
-        }
-        let doc: Self = table.try_into().map_err(|error| Error::invalid(one_line(&error)))?;
-        doc.queues.values().try_for_each(|queue| queue.settings().map(drop))?;
-        Ok(doc)
-    }
-}
-
-impl QueueDoc {
-    fn settings(&self) -> Result<Settings> {
-        let defaults = Settings::default();
-        let duration = |text: &Option<String>, default| match text {
-            None => Ok(default),
-            Some(text) => parse_duration(text),
-        };
-        let settings = Settings {
-            lease: duration(&self.lease, defaults.lease)?,
-            max_attempts: self.max_attempts.unwrap_or(defaults.max_attempts),
-            max_lost: self.max_lost.unwrap_or(defaults.max_lost),
-            backoff: crate::model::Backoff {
-                base: duration(&self.backoff, defaults.backoff.base)?,
-                max: duration(&self.backoff_max, defaults.backoff.max)?,
-            },
-            durability: one_of(
-                "durability",
-                self.durability.as_deref(),
-                &[("durable", Durability::Durable), ("relaxed", Durability::Relaxed)],
-            )?,
-            layout: one_of(
-                "layout",
-                self.layout.as_deref(),
-                &[("sharded", Layout::Sharded), ("flat", Layout::Flat)],
-            )?,
-            shared: one_of(
-                "shared",
-                self.shared.as_deref(),
-                &[("umask", Shared::Umask), ("group", Shared::Group)],
-            )?,
-            ..defaults
-        };
-        settings.check()?;
-        Ok(settings)
-    }
-}
-
-/// The value that a word stands for; the first if there is no word.
-fn one_of<T: Copy>(key: &str, word: Option<&str>, known: &[(&str, T)]) -> Result<T> {
-    let Some(word) = word else { return Ok(known[0].1) };
-    known.iter().find(|(name, _)| *name == word).map(|(_, value)| *value).ok_or_else(|| {
-        let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
-        Error::invalid(format!("{key} is '{word}'; it can be {}", names.join(" or ")))
-    })
-}
-
-fn check_keys<'a>(keys: impl Iterator<Item = &'a String>, known: &[&str], of: &str) -> Result<()> {
-    for key in keys {
-        if !known.contains(&key.as_str()) {
-            let hint = match nearest(key, known) {
-                Some(near) => format!("did you mean '{near}'?"),
-                None => format!("there are: {}", known.join(", ")),
-            };
-            return Err(Error::invalid(format!("unknown key '{key}'{of}: {hint}")));
-        }
-    }
-    Ok(())
-}
-
-/// The known word that `word` was probably meant to be.
-pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    let distance = |known: &&&str| strsim::damerau_levenshtein(word, known);
-    let near = known.iter().min_by_key(distance)?;
-    (distance(&near) <= near.len().max(word.len()) / 3 + 1).then_some(*near)
-}
-
-/// Parser messages come with a drawing of the line; an error is one sentence.
-fn one_line(error: &toml::de::Error) -> String {
-    error.message().replace('\n', "; ")
+fn in_file<'a>(value: Option<&'a str>, key: &str) -> Option<Sourced<&'a str>> {
+    value.map(|value| Sourced::new(value, Origin::File(key.to_owned())))
 }
 
 /// Reads a length of time as people write it: `90s`, `10m`, `3h50m`, `1.5h`, `7d`.

@@ -31,6 +31,10 @@ pub enum ErrorKind {
     Incompatible,
     /// Something in the tree is not what it should be. Look at the path in the message.
     Damaged,
+    /// The store is known not to keep what a queue rests on; two workers could do the same task. Use
+    /// another one, or say that this does not matter
+    /// ([`OpenOptions::allow_unsafe`](crate::OpenOptions::allow_unsafe)).
+    Unsafe,
 }
 
 /// An error: its [kind](ErrorKind), and one sentence that says what happened and to what.
@@ -88,3 +92,10 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// What cannot fail has no error; see [`open`](crate::open).
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}

@@ -5,7 +5,7 @@
 //! `None`, and callers leave such files alone.
 //!
 //! ```text
-//! queue.json  paused.json  unlocked.json
+//! queue.json  paused.json  unlocked.json  doctor.json
 //! pending/<sh>/<stem>/task.json  lease.json  lease.2.json …
 //! scheduled/<due>/<stem>/task.json
 //! completed/<sh>/<stem>.json     failed/<sh>/<stem>.json
@@ -27,6 +27,8 @@ pub(crate) const SETTINGS: &str = "queue.json";
 pub(crate) const PAUSED: &str = "paused.json";
 /// Rewritten by every unlock, so that workers forget what they remember of backoffs.
 pub(crate) const UNLOCKED: &str = "unlocked.json";
+/// What the doctor found out about the store.
+pub(crate) const DOCTOR: &str = "doctor.json";
 /// Tasks to be done.
 pub(crate) const PENDING: &str = "pending";
 /// Tasks that are not due yet.
@@ -37,6 +39,8 @@ pub(crate) const WORKERS: &str = "workers";
 pub(crate) const TMP: &str = "tmp";
 /// The task itself, within its folder.
 pub(crate) const TASK: &str = "task.json";
+/// What the names of leases begin with, within a task's folder.
+pub(crate) const LEASE: &str = "lease.";
 
 /// Nobody tries that often; a lease that says so is somebody else's file.
 const MAX_ATTEMPTS: u32 = 1_000_000_000;
@@ -92,6 +96,19 @@ pub(crate) fn shards(layout: Layout) -> Vec<Shard> {
     }
 }
 
+/// A path below `pending/` after which the keys of a shard begin, for listings in the order of keys;
+/// nothing if they begin at the beginning.
+pub(crate) fn before_shard(layout: Layout, number: usize) -> Option<String> {
+    let shard = u8::try_from(number).ok().filter(|_| layout == Layout::Sharded && number > 0)?;
+    Some(Shard(shard).digits().iter().collect())
+}
+
+/// Puts workers into an order that has nothing to do with their names.
+pub(crate) fn rank_of(worker_id: &str) -> [u8; 8] {
+    let digest = Sha256::digest(worker_id.as_bytes());
+    std::array::from_fn(|at| digest[at])
+}
+
 /// The folder of an outcome.
 pub(crate) fn outcome_dir(outcome: Outcome) -> &'static str {
     match outcome {
@@ -144,6 +161,14 @@ pub(crate) fn worker_path(worker_id: &str) -> String {
     encode(&mut path, worker_id);
     path.push_str(".json");
     path
+}
+
+/// How the names of the doctor's own folders under `tmp/` begin.
+pub(crate) const DOCTORS_FOLDER: &str = "doctor-";
+
+/// A folder in which the doctor tries things out.
+pub(crate) fn doctors_folder(nonce: &str) -> String {
+    format!("{TMP}/{DOCTORS_FOLDER}{nonce}")
 }
 
 /// The file of an attempt, within its task's folder.
@@ -249,6 +274,11 @@ pub(crate) fn encode_segment(name: &str) -> String {
     let mut segment = String::with_capacity(name.len());
     encode(&mut segment, name);
     segment
+}
+
+/// Undoes [`encode_segment`], and accepts nothing that it could not have written.
+pub(crate) fn decode_segment(segment: &str) -> Option<String> {
+    decode(segment)
 }
 
 fn encode(out: &mut String, text: &str) {

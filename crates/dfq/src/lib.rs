@@ -1,4 +1,4 @@
-//! A crash-safe work queue with no server: the queue **is** a directory.
+//! A crash-safe work queue with no server: the queue **is** a directory or a bucket.
 //!
 //! Any number of processes may push and work at once. Each task is a readable file, a claim is one
 //! atomic create, the leases of crashed workers are taken over, and every task ends in `completed/` or
@@ -36,24 +36,33 @@ pub mod config;
 #[cfg(feature = "conformance")]
 #[allow(clippy::unwrap_used, clippy::expect_used, reason = "a suite of tests")]
 pub mod conformance;
+pub mod doctor;
 mod error;
 mod format;
 mod layout;
+pub mod meter;
 pub mod model;
 pub mod queue;
+pub mod sqs;
 pub mod store;
 pub mod worker;
 
-use std::path::Path;
 use std::sync::Arc;
 
 pub use clock::Env;
+use config::Address;
 pub use error::{Error, ErrorKind, Result};
 pub use model::{NewTask, Outcome, Payload, Receipt, Settings, TaskId, TaskKey};
 pub use queue::{Delivery, Nack, OpenOptions, PollRequest, Pushed, Queue, Release, TreeQueue};
+use store::bucket::Bucket;
 use store::fs::Filesystem;
+use store::memory::Memory;
+use store::{EntryKind, Tree};
 
-/// Opens the queue in a directory, which is made first if the options say so.
+/// Opens the queue at an address, which is made first if the options say so.
+///
+/// The address is a path, a text (`./jobs`, `s3://bucket/prefix`; without a scheme it is a path) or an
+/// [`Address`]. Names from `dfq.toml` are [resolved](config::Config::resolve) first.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -71,12 +80,74 @@ use store::fs::Filesystem;
 /// # std::fs::remove_dir_all(dir).unwrap();
 /// # Ok::<(), dfq::Error>(()) }).unwrap();
 /// ```
-pub async fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Arc<dyn Queue>> {
-    let path = path.as_ref();
-    let tree = if options.create.is_some() {
-        Filesystem::create(path, options.env.clone())?
-    } else {
-        Filesystem::open(path, options.env.clone())?
+pub async fn open<A>(address: A, options: OpenOptions) -> Result<Arc<dyn Queue>>
+where
+    A: TryInto<Address>,
+    Error: From<A::Error>,
+{
+    match address.try_into()? {
+        Address::Directory(path) => {
+            let tree = if options.create.is_some() {
+                Filesystem::create(&path, options.env.clone())?
+            } else {
+                Filesystem::open(&path, options.env.clone())?
+            };
+            Ok(Arc::new(TreeQueue::open(tree, options).await?))
+        }
+        Address::Bucket(address) => {
+            let bucket = Bucket::open(&address, &options).await?;
+            Ok(Arc::new(TreeQueue::open(bucket, options).await?))
+        }
+        Address::Memory(name) => {
+            let tree = Memory::named(&name, &options.env);
+            Ok(Arc::new(TreeQueue::open(tree, options).await?))
+        }
+        Address::Sqs(address) => sqs::Sqs::open(address, options.sqs.clone(), options).await,
+    }
+}
+
+/// The queues right below an address, such as those of a campaign: their names and addresses.
+pub async fn queues_below(
+    address: &Address,
+    options: &OpenOptions,
+) -> Result<Vec<(String, Address)>> {
+    let folders = match address {
+        Address::Directory(path) => folders(&Filesystem::open(path, options.env.clone())?).await?,
+        Address::Bucket(bucket) => folders(&Bucket::open(bucket, options).await?).await?,
+        Address::Memory(_) | Address::Sqs(_) => {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("what is below {address} cannot be listed"),
+            ));
+        }
     };
-    Ok(Arc::new(TreeQueue::open(tree, options).await?))
+    let mut queues = Vec::new();
+    for folder in folders {
+        let below = match address {
+            Address::Bucket(bucket) => Address::Bucket(bucket.below(&folder)),
+            Address::Directory(path) => Address::Directory(path.join(&folder)),
+            Address::Memory(_) | Address::Sqs(_) => continue,
+        };
+        let existing = OpenOptions { create: None, ..options.clone() };
+        match open(&below, existing).await {
+            Ok(_) => queues.push((layout::decode_segment(&folder).unwrap_or(folder), below)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(queues)
+}
+
+async fn folders<T: Tree>(tree: &T) -> Result<Vec<String>> {
+    let (mut from, mut folders) = (None, Vec::new());
+    loop {
+        let page = tree.list(".", from, 1000).await?;
+        let entries = page.entries.into_iter().filter(|entry| entry.kind == EntryKind::Folder);
+        folders.extend(entries.map(|entry| entry.name));
+        from = page.next;
+        if from.is_none() {
+            folders.sort_unstable();
+            return Ok(folders);
+        }
+    }
 }

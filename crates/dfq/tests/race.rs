@@ -9,7 +9,12 @@
 //! ```text
 //! cargo test -p dfq --test race                      8 processes, 2,000 tasks, three rounds
 //! cargo test -p dfq --test race -- --long            16 processes, 20,000 tasks
-//!     --seed N   --rounds N   --dir DIR   --workers N   --tasks N
+//!     --seed N   --rounds N   --dir DIR   --processes N   --tasks N
+//!
+//! cargo test -p dfq --test race -- --s3 ENDPOINT     in a bucket, with what `servers/` starts
+//! cargo test -p dfq --test race -- --own-server      in a bucket on a server within the parent
+//!     --faults N                                     which does wrong to N % of the requests
+//!     --lag MILLISECONDS                             and whose listings are behind by up to this
 //! ```
 
 #![allow(clippy::disallowed_macros, reason = "a program of its own, whose stderr is there")]
@@ -18,6 +23,8 @@
 mod crew;
 #[path = "race/journal.rs"]
 mod journal;
+#[path = "race/place.rs"]
+mod place;
 #[path = "race/verify.rs"]
 mod verify;
 #[path = "race/worker.rs"]
@@ -29,6 +36,10 @@ use std::sync::Arc;
 
 use dfq::Env;
 use dfq::clock::{SeededChance, SystemClock};
+use dfq_s3_server::{Credential, Faults, Options, Server};
+use tokio::runtime::Runtime;
+
+use crate::place::{BUCKET, KEYS, Place};
 
 /// What a run looks like. The seed decides the rest.
 #[derive(Clone, Debug)]
@@ -38,6 +49,14 @@ struct Plan {
     tasks: usize,
     rounds: u64,
     dir: PathBuf,
+    /// A server of others.
+    s3: Option<String>,
+    /// One of our own.
+    own_server: bool,
+    /// Of a hundred requests to it, how many go wrong.
+    faults: u32,
+    /// How far behind its listings are, in milliseconds.
+    lag: u64,
 }
 
 /// What cargo and the test harness's users pass, and what means nothing here.
@@ -48,6 +67,10 @@ fn plan(mut args: impl Iterator<Item = String>) -> Result<Option<Plan>, String> 
         tasks: 2_000,
         rounds: 3,
         dir: PathBuf::from(env!("CARGO_TARGET_TMPDIR")),
+        s3: None,
+        own_server: false,
+        faults: 0,
+        lag: 0,
     };
     let mut long = std::env::var("DFQ_RACE").is_ok_and(|length| length == "long");
     let (mut workers, mut tasks, mut rounds) = (None, None, None);
@@ -60,11 +83,18 @@ fn plan(mut args: impl Iterator<Item = String>) -> Result<Option<Plan>, String> 
             "--dir" => plan.dir = PathBuf::from(value()?),
             "--seed" => plan.seed = number(value()?)?,
             "--rounds" => rounds = Some(number(value()?)?),
-            "--workers" => workers = Some(number(value()?)? as usize),
+            "--s3" => plan.s3 = Some(value()?),
+            "--own-server" => plan.own_server = true,
+            "--faults" => plan.faults = number(value()?)?.min(100) as u32,
+            "--lag" => plan.lag = number(value()?)?,
+            "--workers" | "--processes" => workers = Some(number(value()?)? as usize),
             "--tasks" => tasks = Some(number(value()?)? as usize),
             "--test-threads" | "--skip" | "--color" | "--format" | "-Z" => _ = value()?,
             _ => {}
         }
+    }
+    if plan.s3.is_some() || plan.own_server {
+        (plan.tasks, plan.rounds) = (1_000, 1);
     }
     if long {
         (plan.workers, plan.tasks, plan.rounds) = (16, 20_000, 1);
@@ -90,15 +120,38 @@ fn now(env: &Env) -> u64 {
     u64::try_from(env.monotonic().as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// A server of our own that does wrong, in every way there is, from a seed.
+async fn own_server(plan: &Plan, seed: u64) -> std::io::Result<Server> {
+    let list_lag = std::time::Duration::from_millis(plan.lag);
+    let mut faults = Faults { seed, list_lag, ..Faults::default() };
+    // Six of them can happen to any request, the others to some: no request is safer than asked for.
+    let rate = f64::from(plan.faults) / 100.0 / 6.0;
+    for name in Faults::NAMES {
+        let _ = faults.set(name, rate);
+    }
+    let credential = Credential::new(KEYS.0, KEYS.1);
+    Server::start(Options { bucket: BUCKET.to_owned(), credential, faults, ..Options::default() })
+        .await
+}
+
 fn round(plan: &Plan, seed: u64) -> Result<(), String> {
     let dir = plan.dir.join(format!("race-{}-{seed}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).map_err(|e| format!("cannot create {}: {e}", dir.display()))?;
-    let summary = crew::run(plan, seed, &dir).and_then(|told| verify::verify(&dir, &told));
+    let runtime = Runtime::new().map_err(|e| e.to_string())?;
+    let server = match plan.own_server {
+        true => Some(runtime.block_on(own_server(plan, seed)).map_err(|e| e.to_string())?),
+        false => None,
+    };
+    let endpoint = server.as_ref().map(Server::endpoint).or_else(|| plan.s3.clone());
+    let place = Place { dir: dir.clone(), endpoint };
+    let summary = crew::run(plan, seed, &place, &runtime, server.as_ref())
+        .and_then(|told| runtime.block_on(verify::verify(&place, &told)));
     match summary {
         Ok(summary) => {
             println!("race: seed {seed}, {summary}");
             let _ = std::fs::remove_dir_all(&dir);
+            runtime.block_on(place.remove());
             Ok(())
         }
         Err(error) => Err(format!("seed {seed}: {error}\n(left in {})", dir.display())),

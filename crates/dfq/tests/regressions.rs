@@ -252,3 +252,32 @@ async fn a_clock_that_jumps_takes_nothing_from_a_living_worker() {
         assert_eq!(taken.len(), 1, "jump of {jump} s");
     }
 }
+
+/// Leases that a process makes within a moment are alike. Two polls that found the same task at once took
+/// each other's lease for their own, and both had it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn polls_of_one_handle_never_share_a_task() {
+    for _ in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let queue = dfq::open(dir.path(), OpenOptions::create()).await.unwrap();
+        let task = |_| NewTask::from_json("{}").unwrap();
+        assert!(queue.push((0..60).map(task).collect()).await.iter().all(Result::is_ok));
+        let poll = |queue: std::sync::Arc<dyn Queue>| async move {
+            let mut got = Vec::new();
+            loop {
+                let polled = queue.poll(PollRequest::new(2)).await.unwrap();
+                if polled.deliveries.is_empty() && !polled.idle.more {
+                    return got;
+                }
+                got.extend(polled.deliveries.into_iter().map(|task| task.receipt.to_string()));
+            }
+        };
+        let polls: Vec<_> = (0..6).map(|_| tokio::spawn(poll(queue.clone()))).collect();
+        let mut all = Vec::new();
+        for poll in polls {
+            all.extend(poll.await.unwrap());
+        }
+        let distinct: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!((all.len(), distinct.len()), (60, 60));
+    }
+}

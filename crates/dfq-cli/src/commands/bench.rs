@@ -1,45 +1,56 @@
-//! `dfq bench`: what a store gives, measured through the library, beside what the bare filesystem does.
+//! `dfq bench`: what a store gives, measured through the library: a folder beside what the bare
+//! filesystem does, a bucket by what it charges.
 //!
 //! Invariant: it writes only into a folder that it made, never into a queue's tree, and removes that
 //! folder however it ends.
 
+mod bucket;
 mod measure;
+mod part;
 mod place;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use dfq::config::Address;
 use dfq::model::Durability;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
-use crate::exit::Answer;
+use crate::exit::{Answer, unsupported};
 use crate::output::{self, Table, thousands};
 use measure::{Figures, Measure};
 use place::Place;
 
 /// Measure push, claim and ack on a store
 ///
-/// Makes queues of its own in a fresh folder below DIR, and removes them. If DIR is a queue, the folder
-/// stands beside it; if there is no DIR, it is made and removed again. Everything runs in this one
-/// process: what several machines get from a shared store may differ.
+/// Makes queues of its own in a fresh folder below ADDRESS, and removes them. If ADDRESS is a queue, the
+/// folder stands beside it; if it does not exist, it is made and removed again.
+///
+/// In a folder, everything runs in this one process: what several machines get from a shared store may
+/// differ. In a bucket, worker processes do the tasks, and what is told is how many requests of each
+/// kind a task takes, and what a million tasks cost.
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
-    /// A folder on the store to be measured, or a queue on it
-    #[arg(value_name = "DIR")]
+    /// A folder or a part of a bucket on the store to be measured, or a queue on it
+    #[arg(value_name = "ADDRESS")]
     address: String,
     /// How many tasks each row is measured with
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     tasks: u32,
-    /// How many workers at once in the parallel rows
+    /// How many workers at once in the parallel rows; in a bucket, how many processes
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: u16,
     /// How large a task is
     #[arg(long, value_name = "BYTES", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     size: u32,
-    /// What a push or ack that returned survives: a power cut, or only the process
+    /// What a push or ack that returned survives: a power cut, or only the process; a bucket decides
+    /// that itself
     #[arg(long, value_enum, default_value = "durable")]
     durability: Survives,
+    /// Be one of the worker processes
+    #[arg(long, hide = true)]
+    part: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -76,7 +87,15 @@ struct Ground<'a> {
 
 impl Bench {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
-        let path = context.path(&self.address)?.1;
+        let path = match context.target(&self.address)?.address {
+            Address::Directory(path) => path,
+            Address::Bucket(address) if self.part => return part::run(context, address).await,
+            Address::Bucket(address) => return bucket::run(&self, context, address).await,
+            elsewhere => {
+                let what = "only a folder or a bucket can be measured";
+                return Err(unsupported(format!("{elsewhere} is neither: {what}")));
+            }
+        };
         let stop = CancellationToken::new();
         let signal = tokio::spawn(crate::exit::stop_signal(stop.clone()));
         let place = Place::make(&path, &context.env).await?;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use dfq::model::{Backoff, Durability, Layout, Shared};
-use dfq::{OpenOptions, Settings};
+use dfq::{ErrorKind, OpenOptions, Settings};
 
 use crate::args::duration;
-use crate::context::{Context, absolute};
+use crate::context::{Context, whole};
 use crate::exit::{Answer, invalid};
 
 /// Make a queue, with settings of one's own
@@ -43,6 +43,9 @@ pub(crate) struct Init {
     /// What a push or ack that returned survives: a power cut, or only the process
     #[arg(long, value_enum)]
     durability: Option<DurabilityName>,
+    /// Go on though `dfq doctor` found the store unsafe: tasks may be done twice
+    #[arg(long)]
+    allow_unsafe: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -65,13 +68,19 @@ enum DurabilityName {
 
 impl Init {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
-        let (target, path) = context.path(&self.queue)?;
-        if dfq::open(&path, OpenOptions::existing()).await.is_ok() {
-            let there = absolute(&path);
-            let hint = "its settings stand in queue.json";
-            return Err(invalid(format!("{} is a queue already; {hint}", there.display())));
+        let target = context.target(&self.queue)?;
+        let existing = context.access(&target, OpenOptions::existing());
+        match dfq::open(&target.address, existing).await {
+            Ok(_) => {
+                let there = whole(&target.address);
+                let hint = "its settings stand in queue.json";
+                return Err(invalid(format!("{there} is a queue already; {hint}")));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
         }
-        context.create(&path, self.settings(target.settings)).await?;
+        let settings = self.settings(target.settings.clone());
+        context.create(&target, settings, self.allow_unsafe).await?;
         Ok(Answer::Yes)
     }
 

@@ -3,18 +3,22 @@
 pub(crate) mod bench;
 pub(crate) mod cancel;
 pub(crate) mod check;
+pub(crate) mod config;
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod failed;
 pub(crate) mod gc;
 pub(crate) mod generate;
+pub(crate) mod iam_policy;
 pub(crate) mod init;
 pub(crate) mod ls;
 pub(crate) mod pause;
 pub(crate) mod peek;
 pub(crate) mod poll;
 pub(crate) mod push;
+pub(crate) mod queues;
 pub(crate) mod retry;
 pub(crate) mod settle;
 pub(crate) mod show;
@@ -61,7 +65,11 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Answer> {
         Command::Wait(args) => args.run(context).await,
         Command::Export(args) => args.run(context).await,
         Command::Init(args) => args.run(context).await,
+        Command::Queues(args) => args.run(context).await,
+        Command::Config(args) => args.run(context).await,
+        Command::IamPolicy(args) => args.run(context).await,
         Command::Bench(args) => args.run(context).await,
+        Command::Doctor(args) => args.run(context).await,
         Command::Demo(args) => args.run(context).await,
         Command::Completions(args) => args.run(context).await,
         Command::Man(args) => args.run(context).await,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use dfq::PollRequest;
+use dfq::{OpenOptions, PollRequest};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -31,6 +31,9 @@ pub(crate) struct Poll {
     /// Wait so long for something to claim
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     wait: Duration,
+    /// Go on though `dfq doctor` found the store unsafe: tasks may be done twice
+    #[arg(long)]
+    allow_unsafe: bool,
 }
 
 #[derive(Serialize)]
@@ -47,7 +50,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Poll {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
-        let queue = context.open(&self.queue).await?;
+        let options = OpenOptions { allow_unsafe: self.allow_unsafe, ..OpenOptions::existing() };
+        let queue = context.open_with(&self.queue, options).await?;
         let until = context.env.monotonic() + self.wait;
         let request =
             PollRequest { lease: self.lease, ..PollRequest::new(usize::from(self.batch)) };

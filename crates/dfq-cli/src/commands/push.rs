@@ -62,6 +62,9 @@ pub(crate) struct Push {
     /// How many failures end these tasks, instead of the queue's own limit
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_attempts: Option<u32>,
+    /// Go on though `dfq doctor` found the store unsafe: tasks may be done twice
+    #[arg(long)]
+    allow_unsafe: bool,
 }
 
 #[derive(Default)]
@@ -108,7 +111,9 @@ impl Push {
                 // Made only now: a queue must not appear because of bad input.
                 let queue = match &queue {
                     Some(queue) => queue,
-                    None => queue.insert(context.open_or_create(&self.queue).await?),
+                    None => {
+                        queue.insert(context.open_or_create(&self.queue, self.allow_unsafe).await?)
+                    }
                 };
                 self.push(context, &**queue, tasks, &mut tally).await?;
             }

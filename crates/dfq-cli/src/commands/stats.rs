@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use dfq::Queue;
+use dfq::meter::RequestKind;
 use dfq::queue::{Detail, Stats as Counted};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -34,9 +35,12 @@ pub(crate) struct Stats {
     /// The queues; without any, all in dfq.toml that exist
     #[arg(value_name = "QUEUE")]
     queues: Vec<String>,
-    /// Do not look into pending tasks, only count them
+    /// Do not look into pending tasks, only count them; in a large bucket, estimate
     #[arg(long)]
     fast: bool,
+    /// Count them all, and look into none: what --fast would estimate, exactly
+    #[arg(long, conflicts_with = "fast")]
+    exact: bool,
     /// Count again and again, until Ctrl-C
     #[arg(long)]
     watch: bool,
@@ -74,6 +78,8 @@ struct LineJson<'a> {
     completed: u64,
     failed: u64,
     paused: bool,
+    /// All were counted; if not, these are estimates.
+    exact: bool,
     /// When the oldest pending task was pushed.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_at: Option<String>,
@@ -83,9 +89,11 @@ struct LineJson<'a> {
 
 impl Stats {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
-        if let Some(alarm) = self.fail_if.iter().find(|alarm| self.fast && !alarm.is_cheap()) {
+        if let Some(alarm) =
+            self.fail_if.iter().find(|alarm| (self.fast || self.exact) && !alarm.is_cheap())
+        {
             return Err(invalid(format!(
-                "'{alarm}' needs a look into each task: leave out --fast"
+                "'{alarm}' needs a look into each task: leave out --fast and --exact"
             )));
         }
         let queues = self.open(context).await?;
@@ -124,7 +132,11 @@ impl Stats {
     }
 
     async fn count(&self, queues: &[(String, Arc<dyn Queue>)]) -> Result<Vec<Line>> {
-        let detail = if self.fast { Detail::Counts } else { Detail::States };
+        let detail = match (self.fast, self.exact) {
+            (true, _) => Detail::Counts,
+            (_, true) => Detail::Exact,
+            _ => Detail::States,
+        };
         let mut lines = Vec::with_capacity(queues.len());
         for (name, queue) in queues {
             let counted = queue.stats(detail).await?;
@@ -137,7 +149,12 @@ impl Stats {
         if context.json {
             return lines.iter().try_for_each(|line| output::json_line(&LineJson::new(line)));
         }
-        table(lines).print()
+        table(lines).print()?;
+        for line in lines.iter().filter(|line| !line.counted.exact) {
+            let name = output::printable(&line.name);
+            crate::output::note!("dfq: {name}: {}", estimated(context, &line.counted));
+        }
+        Ok(())
     }
 
     /// Says which alarms hold, and answers whether any does.
@@ -154,6 +171,20 @@ impl Stats {
         }
         any
     }
+}
+
+/// That the numbers are estimates, and what exact ones would cost.
+fn estimated(context: &Context, counted: &Counted) -> String {
+    if counted.exact_requests == 0 {
+        return "these are the store's own estimates, and it has no others".to_owned();
+    }
+    let requests = counted.exact_requests;
+    let dollars = context.prices().per_million(RequestKind::List) * requests as f64 / 1e6;
+    format!(
+        "these are estimates; --exact takes about {} LIST requests (${})",
+        output::thousands(requests),
+        output::dollars(dollars)
+    )
 }
 
 /// Opens the queues that were named; or all in dfq.toml, less those that are not there yet.
@@ -211,6 +242,7 @@ impl<'a> LineJson<'a> {
             completed: counted.completed,
             failed: counted.failed,
             paused: counted.paused,
+            exact: counted.exact,
             oldest_at: oldest.map(output::time),
             oldest_seconds: oldest.map(|oldest| alarm::age(oldest, line.now).as_secs()),
         }
@@ -219,7 +251,11 @@ impl<'a> LineJson<'a> {
 
 /// What there is to say of a queue, by name. The same for a list and for a row.
 pub(super) fn figures(counted: &Counted, now: Timestamp) -> Vec<(&'static str, String)> {
-    let mut figures = vec![("pending", output::thousands(counted.pending))];
+    let about = |number| {
+        let sign = if counted.exact { "" } else { "~" };
+        format!("{sign}{}", output::thousands(number))
+    };
+    let mut figures = vec![("pending", about(counted.pending))];
     if let Some(states) = counted.states {
         figures.extend([
             ("ready", output::thousands(states.ready)),
@@ -231,8 +267,8 @@ pub(super) fn figures(counted: &Counted, now: Timestamp) -> Vec<(&'static str, S
     }
     figures.extend([
         ("scheduled", output::thousands(counted.scheduled)),
-        ("completed", output::thousands(counted.completed)),
-        ("failed", output::thousands(counted.failed)),
+        ("completed", about(counted.completed)),
+        ("failed", about(counted.failed)),
     ]);
     if let Some(states) = counted.states {
         figures.push(("oldest", output::age(states.oldest, now)));

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use dfq::meter::Meter;
 use dfq::queue::Detail;
 use dfq::worker::{Job, Report, Stopper, Until, Verdict, Worker};
 use dfq::{Env, Error, ErrorKind, OpenOptions, Queue};
@@ -97,12 +98,19 @@ pub(crate) struct Work {
     /// How long commands may go on after a signal
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "20s")]
     grace: Duration,
+    /// While there is nothing to do, look for tasks at least this often, where the store does not tell
+    /// of new ones; the wait grows from look to look up to this [default: 5s, in a bucket 30s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    idle: Option<Duration>,
     /// Put each command's output into a file here instead of printing it
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
     /// Let values that begin with a dash be whole arguments
     #[arg(long)]
     allow_dash: bool,
+    /// Go on though `dfq doctor` found the store unsafe: tasks may be done twice
+    #[arg(long)]
+    allow_unsafe: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -131,6 +139,7 @@ const COUNT_EVERY: Duration = Duration::from_secs(10);
 /// What every handler shares.
 struct Shop {
     env: Env,
+    meter: Meter,
     timeout: Option<Duration>,
     progress: Arc<Progress>,
     logs: Option<Logs>,
@@ -154,6 +163,7 @@ impl Work {
             let options = OpenOptions {
                 worker_id: worker_id.clone(),
                 max_attempts: self.max_attempts,
+                allow_unsafe: self.allow_unsafe,
                 ..OpenOptions::existing()
             };
             let opened = context.open_with(queue, options).await?;
@@ -163,6 +173,7 @@ impl Work {
         let progress = Progress::new(context.env.clone(), context.quiet, context.verbose);
         let shop = Arc::new(Shop {
             env: context.env.clone(),
+            meter: context.meter.clone(),
             timeout: self.timeout,
             progress: Arc::new(progress),
             logs: self.log_dir.as_deref().map(|dir| Logs::new(dir, &queues)).transpose()?,
@@ -238,6 +249,7 @@ impl Work {
             .cleanup(CLEANUP)
             .limit(self.limit.unwrap_or(u64::MAX))
             .env(shop.env.clone())
+            .meter(shop.meter.clone())
             .until(match (self.drain, self.until) {
                 (true, _) | (_, Some(UntilName::Drained)) => Until::Drained,
                 (_, Some(UntilName::Idle)) => Until::Idle,
@@ -249,6 +261,9 @@ impl Work {
             });
         for queue in &queues[1..] {
             worker = worker.then(Arc::clone(queue));
+        }
+        if let Some(idle) = self.idle {
+            worker = worker.idle_at_most(idle);
         }
         if let Some(lease) = self.lease {
             worker = worker.lease(lease);

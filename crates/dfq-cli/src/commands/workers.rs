@@ -118,9 +118,15 @@ impl Workers {
             }
             return Ok(Answer::Yes);
         }
-        let mut table = Table::new(&HEAD);
+        let requests =
+            |worker: &WorkerRecord| worker.requests.values().map(|count| count.sent).sum::<u64>();
+        // Only some stores charge for them.
+        let charged = workers.iter().any(|worker| requests(worker) > 0);
+        let last = if charged { &["REQUESTS"][..] } else { &[] };
+        let mut table = Table::new(&[&HEAD, last].concat());
         for worker in &workers {
-            table.row(row(worker, now));
+            let requests = charged.then(|| output::thousands(requests(worker)));
+            table.row(row(worker, now).into_iter().chain(requests));
         }
         table.print()?;
         Ok(Answer::Yes)

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "real processes take real time")]
 
+pub(crate) mod bucket;
 pub(crate) mod terminal;
 
 use std::io::Write;
@@ -11,8 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A folder of its own, in which commands run.
-pub(crate) struct Desk(tempfile::TempDir);
+/// A folder of its own, in which commands run, and what they find in their environment.
+pub(crate) struct Desk {
+    folder: tempfile::TempDir,
+    variables: Vec<(&'static str, String)>,
+}
 
 /// What a command said, and how it ended.
 #[derive(Debug)]
@@ -25,16 +29,22 @@ pub(crate) struct Said {
 
 impl Desk {
     pub(crate) fn new() -> Self {
-        Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
+        Self::in_folder(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    /// Lets commands find this in their environment.
+    pub(crate) fn with(mut self, variables: Vec<(&'static str, String)>) -> Self {
+        self.variables = variables;
+        self
     }
 
     /// A desk in another folder, such as a mount.
     pub(crate) fn in_folder(folder: &Path) -> Self {
-        Self(tempfile::tempdir_in(folder).unwrap())
+        Self { folder: tempfile::tempdir_in(folder).unwrap(), variables: Vec::new() }
     }
 
     pub(crate) fn path(&self, below: &str) -> PathBuf {
-        self.0.path().join(below)
+        self.folder.path().join(below)
     }
 
     pub(crate) fn write(&self, below: &str, content: impl AsRef<[u8]>) {
@@ -50,10 +60,18 @@ impl Desk {
     /// could change what it says.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dfq"));
-        command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
-        for name in ["DFQ_CONFIG", "DFQ_CAMPAIGN", "DFQ_LOG", "NO_COLOR", "CLICOLOR_FORCE"] {
-            command.env_remove(name);
+        command.args(args).current_dir(self.folder.path()).stdin(Stdio::null());
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            let ours = ["DFQ_", "COCLI_", "AWS_"].iter().any(|begin| text.starts_with(begin));
+            if ours || ["NO_COLOR", "CLICOLOR_FORCE"].contains(&&*text) {
+                command.env_remove(name);
+            }
         }
+        // Whoever runs the tests may have AWS credentials; no test is to find them.
+        command.env("AWS_EC2_METADATA_DISABLED", "true");
+        command.env("AWS_CONFIG_FILE", "/dev/null").env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null");
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -97,7 +115,7 @@ impl Desk {
             .arg("--default-signal=HUP,INT,TERM")
             .arg(plain.get_program())
             .args(plain.get_args());
-        command.current_dir(self.0.path()).stdin(Stdio::null());
+        command.current_dir(self.folder.path()).stdin(Stdio::null());
         for (name, value) in plain.get_envs() {
             match value {
                 Some(value) => command.env(name, value),
@@ -122,9 +140,9 @@ impl Desk {
             }
             text.push('\n');
         }
-        let here = self.0.path().canonicalize().unwrap();
+        let here = self.folder.path().canonicalize().unwrap();
         text.replace(&*here.to_string_lossy(), "[HERE]")
-            .replace(&*self.0.path().to_string_lossy(), "[HERE]")
+            .replace(&*self.folder.path().to_string_lossy(), "[HERE]")
     }
 }
 
@@ -148,6 +166,11 @@ macro_rules! assert_transcript {
             insta::assert_snapshot!($name, $transcript);
         })
     };
+}
+
+/// Lets a moment pass.
+pub(crate) fn pause() {
+    std::thread::sleep(Duration::from_millis(50));
 }
 
 /// Waits until something is so; a test that waits in vain has failed.

@@ -1,7 +1,7 @@
 //! One suite for every provider.
 //!
 //! A provider implements [`Provider`] and writes `dfq::conformance_tests!(make)` in a test file, where
-//! `make` is an async function that answers a fresh provider with an empty queue. What a provider
+//! `make` is an async function that answers a fresh provider with an empty queue (or an `Option` of one). What a provider
 //! cannot do is not skipped: the suite asserts that it says so.
 
 mod finishing;
@@ -33,6 +33,29 @@ pub trait Provider: Send + Sync {
     async fn pass(&self, time: Duration);
     /// The lease with which waiting for its end takes no longer than a test may.
     fn lease(&self) -> Duration;
+}
+
+/// What makes a provider, or finds that there is none to be had here. Whoever answers nothing says so
+/// loudly.
+pub trait Made {
+    /// What was made.
+    type Provider: Provider;
+    /// Hands it over.
+    fn made(self) -> Option<Self::Provider>;
+}
+
+impl<P: Provider> Made for P {
+    type Provider = P;
+    fn made(self) -> Option<P> {
+        Some(self)
+    }
+}
+
+impl<P: Provider> Made for Option<P> {
+    type Provider = P;
+    fn made(self) -> Option<P> {
+        self
+    }
 }
 
 /// Settings with leases that do not run out during a test.
@@ -90,6 +113,15 @@ fn kind<T: std::fmt::Debug>(answer: Result<T>) -> ErrorKind {
     answer.as_ref().map_err(Error::kind).expect_err("an error")
 }
 
+/// An error that names the provider: it cannot do that.
+#[track_caller]
+fn assert_unsupported<T: std::fmt::Debug>(queue: &dyn Queue, answer: Result<T>) {
+    let error = answer.expect_err("an error");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let provider = queue.capabilities().provider;
+    assert!(error.to_string().contains(provider), "'{error}' does not name {provider}");
+}
+
 /// Claim lost or somebody else's: what a worker that was too late may be told.
 #[track_caller]
 fn assert_too_late<T: std::fmt::Debug>(answer: Result<T>) {
@@ -121,8 +153,10 @@ macro_rules! conformance_tests {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
             async fn $case() {
-                let provider = $make().await;
-                $crate::conformance::$case(&provider).await;
+                use $crate::conformance::Made;
+                if let Some(provider) = $make().await.made() {
+                    $crate::conformance::$case(&provider).await;
+                }
             }
         )+
     };

@@ -3,6 +3,8 @@
 //! A mend does only what the next worker that meets the thing would do; everything else, above all
 //! files that we did not write, is named and left alone.
 
+use std::sync::Arc;
+
 use super::Problem;
 use super::core::Core;
 use crate::error::Result;
@@ -28,12 +30,13 @@ impl Findings {
 }
 
 impl<T: Tree> Core<T> {
-    pub(super) async fn check(&self, repair: bool) -> Result<Vec<Problem>> {
+    pub(super) async fn check(self: &Arc<Self>, repair: bool) -> Result<Vec<Problem>> {
         let mut findings = Findings { problems: Vec::new(), repair };
         let ours = [
             layout::SETTINGS,
             layout::PAUSED,
             layout::UNLOCKED,
+            layout::DOCTOR,
             layout::PENDING,
             layout::SCHEDULED,
             "completed",
@@ -48,15 +51,17 @@ impl<T: Tree> Core<T> {
         })
         .await?;
         for place in [layout::PENDING, "completed", "failed"] {
+            let mut shards = Vec::new();
             if self.layout() == Layout::Sharded {
-                self.each_entry(place, |entry| {
-                    if Shard::parse(&entry.name).is_none() || entry.kind != EntryKind::Folder {
-                        findings.note(&format!("{place}/{}", entry.name), "not a shard");
-                    }
+                self.each_entry(place, |entry| match Shard::parse(&entry.name) {
+                    Some(shard) if entry.kind == EntryKind::Folder => shards.push(shard),
+                    _ => findings.note(&format!("{place}/{}", entry.name), "not a shard"),
                 })
                 .await?;
+            } else {
+                shards = layout::shards(Layout::Flat);
             }
-            for shard in layout::shards(self.layout()) {
+            for shard in shards {
                 self.check_shard(place, shard, &mut findings).await?;
             }
         }
@@ -68,7 +73,12 @@ impl<T: Tree> Core<T> {
         Ok(findings.problems)
     }
 
-    async fn check_shard(&self, place: &str, shard: Shard, findings: &mut Findings) -> Result<()> {
+    async fn check_shard(
+        self: &Arc<Self>,
+        place: &str,
+        shard: Shard,
+        findings: &mut Findings,
+    ) -> Result<()> {
         let dir = layout::shard_dir(self.layout(), place, shard);
         let mut keys = Vec::new();
         let visited = self
@@ -111,7 +121,7 @@ impl<T: Tree> Core<T> {
         Ok(())
     }
 
-    async fn check_task(&self, key: &TaskKey, findings: &mut Findings) -> Result<()> {
+    async fn check_task(self: &Arc<Self>, key: &TaskKey, findings: &mut Findings) -> Result<()> {
         let dir = self.task_dir(key);
         let slot = match self.tree.open(&dir).await {
             Ok(Some(slot)) => slot,

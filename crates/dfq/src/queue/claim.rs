@@ -10,18 +10,17 @@
 //! | more failures or lost leases than allowed | fail it |
 //! | otherwise | it is ours |
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::core::{Core, fence};
-use super::discover::Discovery;
-use super::drafts::{Draft, Drafts};
+use super::discover::Candidate;
+use super::drafts::Draft;
 use super::hold::{Held, Holding};
 use super::judge::{self, Now, Seen, Verdict};
-use super::{Delivery, PollRequest, Polled, Release};
+use super::{Delivery, PollRequest, Release};
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
@@ -29,14 +28,11 @@ use crate::layout;
 use crate::model::{Lease, LeaseState, Outcome, Payload, Receipt, Record, TaskKey, TaskMeta};
 use crate::store::{Created, Look, Stored, Tree};
 
-/// The most tasks that one poll tries before it answers with what it has.
-const MAX_TRIES: usize = 4096;
-
 /// How long something that should not be there is left alone before it is looked at again.
-const TROUBLE_PAUSE: Duration = Duration::from_secs(600);
+pub(super) const TROUBLE_PAUSE: Duration = Duration::from_secs(600);
 
 /// What became of one try.
-enum Claim {
+pub(super) enum Claim {
     Won(Box<Delivery>),
     /// Somebody has it until this monotonic time.
     Held(Duration),
@@ -44,6 +40,8 @@ enum Claim {
     Rest(Duration),
     /// It is finished, or gone, or was set aside.
     Gone,
+    /// It is of a schema that was not asked for.
+    NotForUs,
 }
 
 /// What the looks after the create say.
@@ -60,112 +58,13 @@ impl<T: Tree> Core<T> {
         (lease / 10).min(Duration::from_secs(10)).max(self.tree.time_resolution())
     }
 
-    pub(super) async fn poll(&self, request: &PollRequest) -> Result<Polled> {
-        let length = request.lease.unwrap_or(self.settings.lease);
-        let mut found = self.discovery.lock().await;
-        self.take_notes(&mut found);
-        let now = self.now().await?;
-        self.check_length(length)?;
-        let root_changed = self.look_at_root(&mut found, now).await?;
-        let mut polled = Polled::default();
-        if found.paused {
-            polled.idle.paused = true;
-            return Ok(polled);
-        }
-        let (next_due, more_due) = self.promote_due(&mut found, now, root_changed).await?;
-        polled.idle.more = more_due;
-        let mut drafts = self.take_drafts(length);
-        let mut fresh_round = !found.in_round();
-        if fresh_round {
-            self.begin_round(&mut found).await?;
-        }
-        // Once each: a task that this poll has claimed is not claimed again, however long it takes.
-        let mut tried = HashSet::new();
-        let began = self.env.monotonic();
-        while polled.deliveries.len() < request.max {
-            // What was claimed first must not be half over when it is handed out.
-            let late = !polled.deliveries.is_empty() && self.env.monotonic() - began > length / 4;
-            if tried.len() >= MAX_TRIES || late {
-                polled.idle.more = true;
-                break;
-            }
-            let step = async {
-                let Some(key) = self.next_candidate(&mut found, now).await? else {
-                    // Nothing left. That counts only if all was looked at since this poll began.
-                    if fresh_round {
-                        return Ok(false);
-                    }
-                    fresh_round = true;
-                    self.begin_round(&mut found).await?;
-                    return Ok(true);
-                };
-                if tried.insert(key.clone()) {
-                    self.try_one(&key, &mut found, &mut drafts, request, &mut polled).await?;
-                } else {
-                    polled.idle.more = true; // it has woken since: the next poll may have it
-                }
-                Ok::<_, Error>(true)
-            };
-            match step.await {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) if polled.deliveries.is_empty() => return Err(error),
-                // What was claimed so far must reach the worker, or it would sit out its lease.
-                Err(error) => {
-                    tracing::warn!(%error, "poll cut short");
-                    polled.idle.more = true;
-                    break;
-                }
-            }
-        }
-        *lock(&self.drafts) = Some(drafts);
-        let now = self.env.monotonic();
-        let soonest = found.soonest.map(|at| at.saturating_sub(now));
-        polled.idle.next = soonest.into_iter().chain(next_due).min();
-        Ok(polled)
-    }
-
-    /// Tries a candidate and notes what came of it. Trouble with one task must not keep the others
-    /// from being done; trouble with the store must.
-    async fn try_one(
-        &self,
-        key: &TaskKey,
-        found: &mut Discovery<T::Cursor>,
-        drafts: &mut Drafts<T>,
-        request: &PollRequest,
-        polled: &mut Polled,
-    ) -> Result<()> {
-        let now = self.env.monotonic();
-        // If no lease can be written at all, that is trouble with the store.
-        self.draft_for(drafts, 1).await?;
-        match self.claim(key, found, drafts, request).await {
-            Ok(Claim::Won(delivery)) => {
-                found.rest(key, now + drafts.length);
-                polled.deliveries.push(*delivery);
-            }
-            Ok(Claim::Held(until)) => found.rest_while_held(key, until, now),
-            Ok(Claim::Rest(until)) => found.rest(key, until),
-            Ok(Claim::Gone) => found.forget(key),
-            Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) => {
-                tracing::warn!(%key, %error, "task left alone");
-                found.rest(key, now + TROUBLE_PAUSE);
-            }
-            Err(error) => {
-                found.rest(key, now + Duration::from_secs(1));
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
     /// Claims a task that seemed damaged, which sets it aside; answers whether it did. Somebody may
     /// have it, or may have mended it meanwhile: then it is left, or given back at once.
-    pub(super) async fn set_aside_damaged(&self, key: &TaskKey) -> Result<bool> {
-        let mut found = self.discovery.lock().await;
-        let mut drafts = self.take_drafts(self.settings.lease);
-        match self.claim(key, &mut found, &mut drafts, &PollRequest::new(1)).await? {
+    pub(super) async fn set_aside_damaged(self: &Arc<Self>, key: &TaskKey) -> Result<bool> {
+        let Some(attempt) = self.attempt(Candidate::new(key.clone())) else { return Ok(false) };
+        match self.claim(&attempt.candidate, self.settings.lease, &PollRequest::new(1)).await? {
             Claim::Gone => Ok(true),
-            Claim::Held(_) | Claim::Rest(_) => Ok(false),
+            Claim::Held(_) | Claim::Rest(_) | Claim::NotForUs => Ok(false),
             Claim::Won(delivery) => {
                 let release = Release::now(delivery.receipt);
                 self.release(vec![release]).await.into_iter().collect::<Result<Vec<()>>>()?;
@@ -174,48 +73,64 @@ impl<T: Tree> Core<T> {
         }
     }
 
-    async fn claim(
+    pub(super) async fn claim(
         &self,
-        key: &TaskKey,
-        found: &mut Discovery<T::Cursor>,
-        drafts: &mut Drafts<T>,
+        candidate: &Candidate,
+        length: Duration,
         request: &PollRequest,
     ) -> Result<Claim> {
+        let key = &candidate.key;
         let Some(slot) = self.tree.open(&self.task_dir(key)).await? else {
             return Ok(Claim::Gone);
         };
         if let Some(schema) = request.schema {
             let now = self.env.monotonic();
-            if found.rests_for_schema(key, schema, now) {
-                return Ok(Claim::Gone);
+            if lock(&self.known).rests_for_schema(key, schema, now) {
+                return Ok(Claim::NotForUs);
             }
             if !self.understands(key, schema).await? {
-                found.rest_for_schema(key, schema, now + TROUBLE_PAUSE);
-                return Ok(Claim::Gone);
+                lock(&self.known).rest_for_schema(key, schema, now + TROUBLE_PAUSE);
+                return Ok(Claim::NotForUs);
             }
         }
         // Most tasks were never claimed before, so this is tried before anything is read.
-        let draft = self.draft_for(drafts, 1).await?;
-        if self.tree.create_lease(&slot, 1, &draft.file).await? == Created::New {
-            return self.check_claim(key, slot, draft, &[]).await;
-        }
-        // Asked before the lease is read: whoever gives a task back writes so, and only then lets go.
-        let held = self.holds(key, &draft.lease);
-        let history = self.history(&slot).await?;
-        if !held && is_same(&draft.lease, history.last()) {
-            return self.check_claim(key, slot, draft, &[]).await;
-        }
-        let Some(top) = history.last().map(|seen| seen.attempt) else {
-            // The folder is being cleaned up, or is gone.
-            self.clean_slot(key, &slot).await?;
-            return Ok(Claim::Gone);
+        let draft = self.draft_for(length, 1).await?;
+        let mut history = match &candidate.leases[..] {
+            [] => {
+                if self.tree.create_lease(&slot, 1, &draft.file).await? == Created::New {
+                    return self.check_claim(key, slot, &draft, &[]).await;
+                }
+                // Asked before the lease is read: whoever gives a task back writes so, and only then
+                // lets go.
+                let held = self.holds(key, &draft.lease);
+                let history = self.history_after_collision(&slot).await?;
+                if !held && is_same(&draft.lease, history.last()) {
+                    return self.check_claim(key, slot, &draft, &[]).await;
+                }
+                history
+            }
+            listed => self.history_of(&slot, listed).await?,
         };
-        if !self.tree.probe(&slot, top).await?.task {
-            // Leases without their task are garbage, however young.
+        if history.is_empty() && self.remote() {
+            return Ok(Claim::Gone); // whoever has finished it is removing what is left
+        }
+        let (mut verdict, mut mono) = self.judge(key, &history).await?;
+        if matches!(verdict, Verdict::Free | Verdict::Stale) && self.remote() {
+            // Only a few leases were read, as a listing showed them. Now all of them.
+            history = self.history(&slot).await?;
+            (verdict, mono) = self.judge(key, &history).await?;
+        }
+        let top = history.last().map_or(0, |seen| seen.attempt);
+        // Where looks cost, one that cannot be had anyway is looked for when it can.
+        let waits = matches!(verdict, Verdict::Held(_) | Verdict::Backoff(_))
+            && self.remote()
+            && !candidate.without_task;
+        if top == 0 || (!waits && !self.tree.probe(&slot, top).await?.task) {
+            // Leases without their task are garbage, however young; and a folder without either is
+            // being cleaned up, or is gone.
             self.clean_slot(key, &slot).await?;
             return Ok(Claim::Gone);
         }
-        let (verdict, mono) = self.judge(key, found, &history).await?;
         match verdict {
             Verdict::Held(until) => Ok(Claim::Held(self.monotonic_at(until, mono))),
             Verdict::Backoff(until) => Ok(Claim::Rest(self.monotonic_at(until, mono))),
@@ -227,7 +142,7 @@ impl<T: Tree> Core<T> {
                     return Ok(Claim::Gone);
                 }
                 let attempt = top.saturating_add(1);
-                let draft = self.draft_for(drafts, attempt).await?;
+                let draft = self.draft_for(length, attempt).await?;
                 if self.tree.create_lease(&slot, attempt, &draft.file).await? == Created::Exists {
                     let held = self.holds(key, &draft.lease);
                     let stored = self.tree.read_lease(&slot, attempt).await?;
@@ -236,9 +151,15 @@ impl<T: Tree> Core<T> {
                         return Ok(Claim::Held(self.env.monotonic() + self.settings.lease));
                     }
                 }
-                self.check_claim(key, slot, draft, &history).await
+                self.check_claim(key, slot, &draft, &history).await
             }
         }
+    }
+
+    /// The leases of a task whose first exists already. Where looks cost, the first alone: somebody
+    /// has just created it.
+    async fn history_after_collision(&self, slot: &T::Slot) -> Result<Vec<Seen>> {
+        if self.remote() { self.history_of(slot, &[1]).await } else { self.history(slot).await }
     }
 
     /// Whether an earlier poll has handed this very lease out.
@@ -249,12 +170,18 @@ impl<T: Tree> Core<T> {
 
     /// Every lease file of a task, ascending.
     pub(super) async fn history(&self, slot: &T::Slot) -> Result<Vec<Seen>> {
-        let mut history = Vec::new();
-        for attempt in self.tree.leases(slot).await? {
-            if let Some(stored) = self.tree.read_lease(slot, attempt).await? {
-                history.push(Seen::new(attempt, &stored));
-            }
-        }
+        self.history_of(slot, &self.tree.leases(slot).await?).await
+    }
+
+    /// The lease files of these attempts, ascending, as far as they are there.
+    pub(super) async fn history_of(&self, slot: &T::Slot, attempts: &[u32]) -> Result<Vec<Seen>> {
+        let read = |attempt: u32| async move {
+            let stored = self.tree.read_lease(slot, attempt).await?;
+            Ok(stored.map(|stored| Seen::new(attempt, &stored)))
+        };
+        let reading = attempts.iter().copied().map(read).collect();
+        let mut history: Vec<Seen> = self.in_width(reading).await?;
+        history.sort_unstable_by_key(|seen| seen.attempt);
         Ok(history)
     }
 
@@ -262,23 +189,20 @@ impl<T: Tree> Core<T> {
     async fn judge(
         &self,
         key: &TaskKey,
-        found: &mut Discovery<T::Cursor>,
         history: &[Seen],
     ) -> Result<(Verdict, (Timestamp, Duration))> {
-        let (verdict, when) = self.judge_now(key, found, history).await?;
+        let (verdict, when) = self.judge_now(key, history).await?;
         if verdict != Verdict::Stale {
             return Ok((verdict, when));
         }
         // Before anything is taken over, the clock is read afresh: it may have jumped since.
-        let store = self.tree.now().await?;
-        lock(&self.clock).sample(store, self.env.monotonic());
-        self.judge_now(key, found, history).await
+        self.sample_clock().await?;
+        self.judge_now(key, history).await
     }
 
     async fn judge_now(
         &self,
         key: &TaskKey,
-        found: &mut Discovery<T::Cursor>,
         history: &[Seen],
     ) -> Result<(Verdict, (Timestamp, Duration))> {
         let store = self.now().await?;
@@ -288,7 +212,7 @@ impl<T: Tree> Core<T> {
             let length = current.length(self.settings.lease);
             let length = Duration::try_from(length).unwrap_or(Duration::ZERO);
             now.steady = lock(&self.clock).steady_for(length, mono);
-            now.watched = found.watched_for(key, current, mono);
+            now.watched = lock(&self.known).watched_for(key, current, mono);
         }
         Ok((judge::judge(history, now, self.settings.lease), (store, mono)))
     }
@@ -311,7 +235,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// Whether leases of this length mean something on this store.
-    fn check_length(&self, length: Duration) -> Result<()> {
+    pub(super) fn check_length(&self, length: Duration) -> Result<()> {
         crate::model::check_lease(length)?;
         let least = self.tree.time_resolution() * 5;
         if length < least {
@@ -362,7 +286,13 @@ impl<T: Tree> Core<T> {
         look: Look,
     ) -> Result<Accepted> {
         let Some(task) = look.task.filter(|_| !look.finished) else {
-            self.clean_slot(key, slot).await?;
+            if self.remote() && look.finished {
+                // All that there may be left is what we have just created.
+                let own = (slot, vec![draft.lease.attempt]);
+                self.tree.discard(vec![own]).await.into_iter().collect::<Result<()>>()?;
+            } else {
+                self.clean_slot(key, slot).await?;
+            }
             return Ok(Accepted::No(Claim::Gone));
         };
         let length = Duration::try_from(draft.lease.length()).unwrap_or(Duration::ZERO);

@@ -1,17 +1,21 @@
 //! A queue on a tree: opening it, what the verbs share, and where their calls run.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 
 use super::discover::{Discovery, Note};
 use super::drafts::Drafts;
 use super::hold::Held;
-use super::store_clock::StoreClock;
+use super::known::Known;
+use super::store_clock::{REMOTE_SAMPLE_LIFE, SAMPLE_LIFE, StoreClock};
+use super::trust::{self, Trust};
 use super::{
     Answers, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, Paused, PollRequest, Polled,
     Problem, Purge, Purged, Pushed, Queue, Release, Stats, TaskView, Unlocked, WorkerRecord,
@@ -19,9 +23,12 @@ use super::{
 use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Shard};
+use crate::meter::Meter;
 use crate::model::{
     Durability, Generation, Layout, NewTask, Outcome, Receipt, Settings, TaskId, TaskKey,
 };
+use crate::sqs::SqsOptions;
+use crate::store::bucket::S3Options;
 use crate::store::{Created, EntryKind, Tree};
 use crate::{format, queue::OUTCOMES};
 
@@ -37,6 +44,14 @@ pub struct OpenOptions {
     /// Give tasks up after so many failures, whatever the queue's own limit; a limit that a task was
     /// pushed with stands above both.
     pub max_attempts: Option<u32>,
+    /// Counts the requests to a store that charges by the request.
+    pub meter: Meter,
+    /// How to get at S3, where that differs from the ordinary AWS environment.
+    pub s3: S3Options,
+    /// Use the store even if the doctor found it unsafe: two workers may then do the same task.
+    pub allow_unsafe: bool,
+    /// The same for SQS.
+    pub sqs: SqsOptions,
 }
 
 impl OpenOptions {
@@ -71,14 +86,24 @@ pub(super) struct Core<T: Tree> {
     pub(super) tree: T,
     pub(super) env: Env,
     pub(super) settings: Settings,
+    pub(super) trust: Trust,
     pub(super) worker_id: String,
     pub(super) host: String,
     pub(super) pid: u32,
     pub(super) clock: Mutex<StoreClock>,
     pub(super) held: Mutex<HashMap<Receipt, Arc<Held<T>>>>,
     pub(super) notes: Mutex<Vec<Note>>,
-    pub(super) drafts: Mutex<Option<Drafts<T>>>,
+    pub(super) drafts: Mutex<Drafts<T>>,
+    pub(super) known: Mutex<Known>,
     pub(super) discovery: tokio::sync::Mutex<Discovery<T::Cursor>>,
+    /// Tasks that this process is trying to claim.
+    pub(super) trying: Mutex<HashSet<TaskKey>>,
+    /// Shards at which somebody else was met.
+    pub(super) contested: Mutex<Vec<Shard>>,
+    /// Locked while a page is being listed.
+    pub(super) surveying: tokio::sync::Mutex<()>,
+    /// This handle has a worker's record, so others count on it.
+    pub(super) enrolled: AtomicBool,
 }
 
 impl<T: Tree> TreeQueue<T> {
@@ -94,11 +119,14 @@ impl<T: Tree> TreeQueue<T> {
         let made_up = || format!("{host}-{pid}-{:08x}", options.env.next_u64() as u32);
         let core = Core {
             worker_id: options.worker_id.clone().unwrap_or_else(made_up),
-            discovery: tokio::sync::Mutex::new(Discovery::new(
-                settings.layout,
-                options.env.monotonic(),
-            )),
+            known: Mutex::new(Known::new(options.env.monotonic())),
+            discovery: tokio::sync::Mutex::new(Discovery::new(settings.layout)),
+            trying: Mutex::default(),
+            contested: Mutex::default(),
+            surveying: tokio::sync::Mutex::default(),
+            enrolled: AtomicBool::new(false),
             tree,
+            trust: Trust::new(options.allow_unsafe),
             env: options.env,
             settings,
             host,
@@ -154,17 +182,28 @@ async fn settle_settings<T: Tree>(tree: &T, options: &OpenOptions) -> Result<Set
         return Err(Error::not_found(format!("there is no queue at '{address}'")));
     };
     wanted.check()?;
-    let stranger = root.iter().find(|e| !e.name.starts_with('.') && e.name != layout::TMP);
+    let ours = [layout::TMP, layout::DOCTOR];
+    let stranger =
+        root.iter().find(|e| !e.name.starts_with('.') && !ours.contains(&e.name.as_str()));
     if let Some(stranger) = stranger {
         return Err(Error::invalid(format!(
             "'{address}' is no queue and is not empty (it holds '{}'); name a new or empty folder",
             stranger.name
         )));
     }
+    if !options.allow_unsafe {
+        trust::heed_the_doctor(tree).await?;
+    }
     let mut settings = wanted.clone();
     settings.created_at = settings.created_at.or_else(|| Some(options.env.clock().wall()));
-    match tree.create(layout::SETTINGS, &format::encode_settings(&settings)).await? {
-        Created::New => Ok(settings),
+    let bytes = format::encode_settings(&settings);
+    match tree.create(layout::SETTINGS, &bytes).await? {
+        Created::New => {
+            if !options.allow_unsafe {
+                trust::try_condition(tree, layout::SETTINGS, &bytes).await?;
+            }
+            Ok(settings)
+        }
         // Somebody else was faster: their settings count.
         Created::Exists => match tree.read(layout::SETTINGS).await? {
             Some(stored) => format::decode_settings(&stored.bytes),
@@ -200,16 +239,22 @@ impl<T: Tree> Core<T> {
         let known = {
             let clock = lock(&self.clock);
             let now = self.env.monotonic();
-            if clock.wants_sample(now) { None } else { clock.at(now) }
+            let life = if self.remote() { REMOTE_SAMPLE_LIFE } else { SAMPLE_LIFE };
+            if clock.wants_sample(now, life) { None } else { clock.at(now) }
         };
         match known {
             Some(now) => Ok(now),
-            None => {
-                let store = self.tree.now().await?;
-                lock(&self.clock).sample(store, self.env.monotonic());
-                Ok(store)
-            }
+            None => self.sample_clock().await,
         }
+    }
+
+    /// Reads the store's clock afresh.
+    pub(super) async fn sample_clock(&self) -> Result<Timestamp> {
+        let asked = self.env.monotonic();
+        let store = self.tree.now().await?;
+        let tick = if self.remote() { self.tree.time_resolution() } else { Duration::ZERO };
+        lock(&self.clock).sample(store, asked, self.env.monotonic(), tick);
+        Ok(store)
     }
 
     /// The same for those who only look, and may not be allowed to write.
@@ -218,6 +263,33 @@ impl<T: Tree> Core<T> {
             Ok(now) => now,
             Err(_) => self.env.clock().wall(),
         }
+    }
+
+    /// Every call to the store is a request.
+    pub(super) fn remote(&self) -> bool {
+        self.tree.properties().remote
+    }
+
+    /// How many calls to the store are worth having under way at once, for one verb.
+    pub(super) fn width(&self) -> usize {
+        if self.remote() { 64 } else { 1 }
+    }
+
+    /// Makes calls, as many at once as are worth it; answers in order with those that had an answer.
+    pub(super) async fn in_width<R, F>(&self, calls: Vec<F>) -> Result<Vec<R>>
+    where
+        F: Future<Output = Result<Option<R>>>,
+    {
+        let answers = futures::stream::iter(calls).buffered(self.width());
+        answers.try_filter_map(|answer| std::future::ready(Ok(answer))).try_collect().await
+    }
+
+    /// The same for calls that each answer for themselves.
+    pub(super) async fn each<R, F>(&self, calls: Vec<F>) -> Vec<R>
+    where
+        F: Future<Output = R>,
+    {
+        futures::stream::iter(calls).buffered(self.width()).collect().await
     }
 
     pub(super) fn durable(&self) -> bool {
@@ -264,8 +336,13 @@ impl<T: Tree> Queue for TreeQueue<T> {
             operate: true,
             release: true,
             deduplicates: true,
+            drops_doubles_for: None,
             pause: true,
+            history: true,
+            schemas: true,
             max_delay: None,
+            remote: self.core.remote(),
+            max_lease: None,
         }
     }
 
@@ -289,14 +366,31 @@ impl<T: Tree> Queue for TreeQueue<T> {
         if let Some(error) = oversized(tasks.len()) {
             return alike(tasks.len(), error);
         }
-        self.run(|core| async move { core.push(tasks).await }).await
+        self.run(|core| async move {
+            match core.check_trusted().await {
+                Ok(()) => core.push(tasks).await,
+                Err(error) => alike(tasks.len(), error),
+            }
+        })
+        .await
     }
 
     async fn poll(&self, request: PollRequest) -> Result<Polled> {
         if let Some(error) = oversized(request.max) {
             return Err(error);
         }
-        self.run(|core| async move { core.poll(&request).await }).await
+        self.run(|core| async move {
+            core.check_trusted().await?;
+            core.poll(&request).await
+        })
+        .await
+    }
+
+    async fn close(&self) {
+        let flushed = self.run(|core| async move { core.tree.flush().await }).await;
+        if let Err(error) = flushed {
+            tracing::warn!(%error, "finished tasks not cleaned up yet");
+        }
     }
 
     async fn wait(&self, at_most: Duration) {

@@ -1,22 +1,22 @@
 //! Finding tasks to claim without listing the whole queue.
 //!
-//! A *round* visits every shard once, in random order, a page at a time; it may span many polls. What
-//! a page holds is shuffled and kept until it has been tried, so that the listing of a large shard is
-//! paid for once and its tasks are claimed for the cost of a claim.
+//! A *round* looks at every part of `pending/` once and may span many polls. What is found is kept
+//! until it has been tried, so that a listing is paid for once and its tasks are claimed for the cost
+//! of a claim. Where folders are listed one by one, this module walks the shards in random order, a
+//! page at a time; where a request lists across folders, `survey` does.
 //!
-//! What cannot be claimed yet (in backoff, or somebody else's) *rests*: it is remembered until it is
-//! worth another look, in some 20 bytes. A shard of which everything rests is *quiet*: until the first of
-//! it wakes, it costs one `stat` a round, however much is in it.
+//! A shard of which everything rests is *quiet*: until the first of it wakes, it costs one `stat` a
+//! round, however much is in it.
 
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::core::Core;
-use super::judge::Seen;
+use super::known::Listed;
 use super::schedule::Schedule;
+use super::survey::Survey;
 use crate::clock::lock;
 use crate::error::{ErrorKind, Result};
 use crate::layout::{self, Shard};
@@ -26,41 +26,49 @@ use crate::store::{EntryKind, Page, Tree};
 /// Names taken from one listing at a time.
 const PAGE: usize = 1024;
 
-/// The most tasks remembered as resting: 36 MB. What is beyond it is looked at in every round.
-const MAX_RESTING: usize = 1_800_000;
-
-/// The most leases watched for a change at a time.
-const MAX_WATCHED: usize = 10_000;
-
-/// How often a task that somebody else has is looked at again, for it may be given back early: each
-/// second, or less often when there are many, so that it costs a thousand looks a second at the most.
-const LIVE_RECHECK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-
 /// However quiet a shard seems, it is listed this often: a store's times may deceive us.
 const QUIET_AT_MOST: Duration = Duration::from_secs(60);
 
 /// Notes kept for a poll that may never come.
 const MAX_NOTES: usize = 10_000;
 
+/// A task worth trying.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub(super) key: TaskKey,
+    /// The attempts made so far, as far as a listing has shown any.
+    pub(super) leases: Vec<u32>,
+    /// The last of them.
+    pub(super) listed: Option<Listed>,
+    /// The listing showed leases, and no task.
+    pub(super) without_task: bool,
+}
+
+impl Candidate {
+    /// A task of which only the name is known.
+    pub(super) fn new(key: TaskKey) -> Self {
+        Self { key, leases: Vec::new(), listed: None, without_task: false }
+    }
+}
+
 /// What this process knows about where tasks are. All times are monotonic.
 pub(super) struct Discovery<C> {
     layout: Layout,
-    ready: Vec<TaskKey>,
+    pub(super) ready: VecDeque<Candidate>,
+    /// How many rounds have begun.
+    pub(super) rounds: u64,
     route: Vec<Shard>,
     partial: Option<Listing<C>>,
     quiet: HashMap<Shard, Quiet>,
-    resting: HashMap<u64, Centis>,
-    watched: HashMap<u64, (u64, Duration)>,
-    /// The earliest time at which anything that was passed over is worth another look.
-    pub(super) soonest: Option<Duration>,
+    pub(super) survey: Survey,
     pub(super) schedule: Schedule,
     root_stamp: Option<u64>,
-    /// Tells the last unlock from any other.
-    unlocked: Option<u64>,
-    /// What [`Centis`] count from.
-    epoch: Duration,
-    /// So many remembered tasks are worth a sweep.
-    sweep_at: usize,
+    /// Tells the last unlock from any other, once it was looked for.
+    unlocked: Option<Option<u64>>,
+    /// Something was unlocked that may have been passed over.
+    pub(super) news: bool,
+    /// When the root and `scheduled/` were last looked at.
+    pub(super) kept_up: Option<Duration>,
     pub(super) paused: bool,
 }
 
@@ -85,160 +93,49 @@ struct Quiet {
 pub(super) enum Note {
     /// It is no more.
     Gone(TaskKey),
-    /// It can be claimed.
-    Wakes(TaskKey),
+    /// It can be claimed; this was its last attempt.
+    Wakes(TaskKey, u32),
     /// It can be claimed from this monotonic time on.
     Rests(TaskKey, Duration),
+    /// Somebody here has paused the queue, or the like.
+    Root,
     /// Too much has happened to note it singly.
     Everything,
 }
 
-/// A time in hundredths of a second, rounded up: enough for 497 days.
-#[derive(Clone, Copy)]
-struct Centis(u32);
-
-impl Centis {
-    fn since(epoch: Duration, time: Duration) -> Self {
-        let centis = time.saturating_sub(epoch).as_millis().div_ceil(10);
-        Self(u32::try_from(centis).unwrap_or(u32::MAX))
-    }
-
-    fn after(self, epoch: Duration) -> Duration {
-        epoch + Duration::from_millis(u64::from(self.0) * 10)
-    }
-}
-
-fn fingerprint(what: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    what.hash(&mut hasher);
-    hasher.finish()
-}
-
-fn earlier(a: Option<Duration>, b: Duration) -> Option<Duration> {
-    Some(a.map_or(b, |a| a.min(b)))
-}
-
 impl<C> Discovery<C> {
-    pub(super) fn new(layout: Layout, now: Duration) -> Self {
+    pub(super) fn new(layout: Layout) -> Self {
         Self {
             layout,
-            epoch: now,
-            sweep_at: 1000,
-            unlocked: None,
-            ready: Vec::new(),
+            ready: VecDeque::new(),
+            rounds: 0,
             route: Vec::new(),
             partial: None,
             quiet: HashMap::new(),
-            resting: HashMap::new(),
-            watched: HashMap::new(),
-            soonest: None,
+            survey: Survey::default(),
             schedule: Schedule::default(),
             root_stamp: None,
+            unlocked: None,
+            news: false,
+            kept_up: None,
             paused: false,
         }
     }
 
     /// A round is under way.
     pub(super) fn in_round(&self) -> bool {
-        !self.ready.is_empty() || !self.route.is_empty() || self.partial.is_some()
+        !self.ready.is_empty()
+            || !self.route.is_empty()
+            || self.partial.is_some()
+            || self.survey.in_round()
     }
 
-    /// Not to be tried before `until`.
-    pub(super) fn rest(&mut self, key: &TaskKey, until: Duration) {
-        if self.resting.len() < MAX_RESTING {
-            self.resting.insert(fingerprint(key), Centis::since(self.epoch, until));
-        }
-        self.soonest = earlier(self.soonest, until);
-    }
-
-    /// Somebody has it until about `until`.
-    pub(super) fn rest_while_held(&mut self, key: &TaskKey, until: Duration, now: Duration) {
-        let (often, seldom) = LIVE_RECHECK;
-        let recheck = now + often.max(Duration::from_millis(self.watched.len() as u64)).min(seldom);
-        // One that has run out by its own word is still held while the clock is not to be trusted.
-        self.rest(key, if until > now { until.min(recheck) } else { recheck });
-    }
-
-    /// Drops what was remembered of tasks that others have finished since: nobody will ask for it.
-    fn sweep(&mut self, now: Duration) {
-        if self.resting.len() >= self.sweep_at {
-            let epoch = self.epoch;
-            self.resting.retain(|_, until| until.after(epoch) > now);
-            self.watched.retain(|task, _| self.resting.contains_key(task));
-            self.sweep_at = (self.resting.len() * 2).max(1000);
-        }
-    }
-
-    /// Is no more.
-    pub(super) fn forget(&mut self, key: &TaskKey) {
-        let fingerprint = fingerprint(key);
-        self.resting.remove(&fingerprint);
-        self.watched.remove(&fingerprint);
-    }
-
-    fn take_note(&mut self, note: Note) {
-        let (Note::Gone(key) | Note::Wakes(key) | Note::Rests(key, _)) = &note else {
-            self.resting.clear();
-            self.quiet.clear();
-            return;
-        };
-        self.forget(key);
-        let wakes = match &note {
-            Note::Wakes(_) => Some(Duration::ZERO),
-            Note::Rests(_, until) => Some(*until),
-            _ => None,
-        };
-        // Its shard may be quiet for longer than that.
+    /// A shard must not stay quiet beyond the time at which this task wakes.
+    fn wakes(&mut self, key: &TaskKey, at: Duration) {
         let shard = layout::shard(self.layout, key);
-        if wakes
-            .is_some_and(|wakes| self.quiet.get(&shard).is_some_and(|quiet| quiet.until > wakes))
-        {
+        if self.quiet.get(&shard).is_some_and(|quiet| quiet.until > at) {
             self.quiet.remove(&shard);
         }
-        if let Note::Rests(key, until) = &note {
-            self.rest(key, *until);
-        }
-    }
-
-    /// For how long this process has seen this very version of a lease file.
-    pub(super) fn watched_for(&mut self, key: &TaskKey, current: &Seen, now: Duration) -> Duration {
-        if self.watched.len() >= MAX_WATCHED {
-            self.watched.clear();
-        }
-        let seen = self.watched.entry(fingerprint(key)).or_insert((current.version, now));
-        if seen.0 != current.version {
-            *seen = (current.version, now);
-        }
-        now.saturating_sub(seen.1)
-    }
-
-    /// The same for those who do not understand its schema.
-    pub(super) fn rest_for_schema(&mut self, key: &TaskKey, schema: (i64, i64), until: Duration) {
-        if self.resting.len() < MAX_RESTING {
-            let fingerprint = fingerprint(&(key, schema));
-            self.resting.insert(fingerprint, Centis::since(self.epoch, until));
-        }
-    }
-
-    /// Whether a task is known to be of another schema.
-    pub(super) fn rests_for_schema(
-        &self,
-        key: &TaskKey,
-        schema: (i64, i64),
-        now: Duration,
-    ) -> bool {
-        let until = self.resting.get(&fingerprint(&(key, schema)));
-        until.is_some_and(|until| until.after(self.epoch) > now)
-    }
-
-    fn resting_until(&mut self, key: &TaskKey, now: Duration) -> Option<Duration> {
-        let fingerprint = fingerprint(key);
-        let until = self.resting.get(&fingerprint)?.after(self.epoch);
-        if until > now {
-            return Some(until);
-        }
-        self.resting.remove(&fingerprint);
-        None
     }
 }
 
@@ -254,8 +151,32 @@ impl<T: Tree> Core<T> {
     }
 
     pub(super) fn take_notes(&self, found: &mut Discovery<T::Cursor>) {
-        for note in std::mem::take(&mut *lock(&self.notes)) {
-            found.take_note(note);
+        let notes = std::mem::take(&mut *lock(&self.notes));
+        let mut known = lock(&self.known);
+        for note in notes {
+            match note {
+                Note::Gone(key) if self.remote() => known.is_gone(&key, self.env.monotonic()),
+                Note::Gone(key) => known.forget(&key),
+                Note::Wakes(key, attempt) => {
+                    known.forget(&key);
+                    found.wakes(&key, Duration::ZERO);
+                    if self.remote() {
+                        found
+                            .ready
+                            .push_front(Candidate { leases: vec![attempt], ..Candidate::new(key) });
+                    }
+                }
+                Note::Rests(key, until) => {
+                    known.forget(&key);
+                    known.rest(&key, until);
+                    found.wakes(&key, until);
+                }
+                Note::Root => found.kept_up = None,
+                Note::Everything => {
+                    known.wake_all(self.env.monotonic());
+                    found.quiet.clear();
+                }
+            }
         }
     }
 
@@ -269,12 +190,14 @@ impl<T: Tree> Core<T> {
         let stamp = self.tree.stamp(".", now).await?;
         let changed = stamp.is_none() || stamp != found.root_stamp;
         if changed {
-            found.paused = self.tree.read(layout::PAUSED).await?.is_some();
-            let unlocked = self.tree.read(layout::UNLOCKED).await?;
-            let unlocked = unlocked.map(|stored| stored.version());
-            if unlocked != found.unlocked {
-                found.unlocked = unlocked;
-                found.resting.clear();
+            let paused = self.tree.read(layout::PAUSED);
+            let (paused, unlocked) = futures::join!(paused, self.tree.read(layout::UNLOCKED));
+            found.paused = paused?.is_some();
+            let unlocked = unlocked?.map(|stored| stored.version());
+            // What the first look finds is no news.
+            if found.unlocked.replace(unlocked).is_some_and(|before| before != unlocked) {
+                found.news = true;
+                lock(&self.known).wake_all(self.env.monotonic());
                 found.quiet.clear();
             }
             found.root_stamp = stamp;
@@ -282,11 +205,15 @@ impl<T: Tree> Core<T> {
         Ok(changed)
     }
 
-    /// Starts a new round over all shards that there are.
+    /// Starts a new round over all that there is.
     pub(super) async fn begin_round(&self, found: &mut Discovery<T::Cursor>) -> Result<()> {
         self.sweep_held();
-        found.sweep(self.env.monotonic());
-        found.soonest = None;
+        lock(&self.known).begin_round(self.env.monotonic());
+        if self.remote() {
+            self.begin_survey(found).await?;
+            found.rounds += 1;
+            return Ok(());
+        }
         found.partial = None;
         found.route = match self.layout() {
             Layout::Flat => layout::shards(Layout::Flat),
@@ -309,6 +236,7 @@ impl<T: Tree> Core<T> {
             }
         };
         self.env.shuffle(&mut found.route);
+        found.rounds += 1;
         Ok(())
     }
 
@@ -317,14 +245,10 @@ impl<T: Tree> Core<T> {
         &self,
         found: &mut Discovery<T::Cursor>,
         store_now: Timestamp,
-    ) -> Result<Option<TaskKey>> {
+    ) -> Result<Option<Candidate>> {
         loop {
-            let now = self.env.monotonic();
-            while let Some(key) = found.ready.pop() {
-                match found.resting_until(&key, now) {
-                    None => return Ok(Some(key)),
-                    Some(until) => found.soonest = earlier(found.soonest, until),
-                }
+            if let Some(candidate) = self.next_ready(found) {
+                return Ok(Some(candidate));
             }
             let mut listing = match found.partial.take() {
                 Some(listing) => listing,
@@ -351,6 +275,21 @@ impl<T: Tree> Core<T> {
         }
     }
 
+    /// The next task that was found and does not rest.
+    pub(super) fn next_ready(&self, found: &mut Discovery<T::Cursor>) -> Option<Candidate> {
+        self.avoid_contested(found);
+        let (mut known, now) = (lock(&self.known), self.env.monotonic());
+        while let Some(candidate) = found.ready.pop_front() {
+            if known.is_over(&candidate.key) {
+                continue; // since it was listed
+            }
+            if known.resting_until(&candidate.key, now).is_none() {
+                return Some(candidate);
+            }
+        }
+        None
+    }
+
     /// Starts on a shard, unless it is quiet.
     async fn visit(
         &self,
@@ -364,7 +303,7 @@ impl<T: Tree> Core<T> {
         if let Some(quiet) = found.quiet.get(&shard).copied() {
             if stamp == Some(quiet.stamp) && self.env.monotonic() < quiet.until {
                 if let Some(wakes) = quiet.wakes {
-                    found.soonest = earlier(found.soonest, wakes);
+                    lock(&self.known).wakes_at(wakes);
                 }
                 return Ok(None);
             }
@@ -381,24 +320,22 @@ impl<T: Tree> Core<T> {
         page: Page<T::Cursor>,
     ) {
         let now = self.env.monotonic();
+        let mut known = lock(&self.known);
         for entry in page.entries {
             let key = layout::parse_task_dir(self.layout(), listing.shard, &entry.name);
             let Some(key) = key.filter(|_| entry.kind == EntryKind::Folder) else {
                 tracing::warn!(name = entry.name, "not a task in pending/");
                 continue;
             };
-            match found.resting_until(&key, now) {
-                Some(until) => {
-                    found.soonest = earlier(found.soonest, until);
-                    listing.wakes = listing.wakes.map(|wakes| wakes.min(until));
-                }
+            match known.resting_until(&key, now) {
+                Some(until) => listing.wakes = listing.wakes.map(|wakes| wakes.min(until)),
                 None => {
                     listing.wakes = None;
-                    found.ready.push(key);
+                    found.ready.push_back(Candidate::new(key));
                 }
             }
         }
-        self.env.shuffle(&mut found.ready);
+        self.env.shuffle(found.ready.make_contiguous());
         listing.next = page.next;
         if listing.next.is_some() {
             found.partial = Some(listing);

@@ -21,6 +21,9 @@ use crate::format;
 use crate::model::{Lease, LeaseState, Outcome, Payload, Receipt, TaskMeta};
 use crate::store::Tree;
 
+/// So many leases are asked for by their names rather than listed.
+const MOST_BY_NAME: u32 = 64;
+
 /// A task that this process holds.
 pub(super) struct Held<T: Tree> {
     pub(super) slot: T::Slot,
@@ -55,15 +58,14 @@ pub(super) enum Over {
 
 impl<T: Tree> Core<T> {
     pub(super) async fn heartbeat(&self, receipts: Vec<Receipt>) -> Answers<Duration> {
-        let mut answers = Vec::with_capacity(receipts.len());
-        for receipt in receipts {
+        let renewing = |receipt: Receipt| async move {
             let answer = self.renew(&receipt).await;
             if answer.as_ref().is_err_and(is_lost) {
                 self.let_go(&receipt);
             }
-            answers.push(answer);
-        }
-        answers
+            answer
+        };
+        self.each(receipts.into_iter().map(renewing).collect()).await
     }
 
     async fn renew(&self, receipt: &Receipt) -> Result<Duration> {
@@ -78,7 +80,7 @@ impl<T: Tree> Core<T> {
         let mut lease = holding.lease.clone();
         lease.heartbeat_at = now;
         lease.expires_at = now.saturating_add(signed(length)).unwrap_or(Timestamp::MAX);
-        self.write_own(&held, receipt, &lease).await?;
+        self.while_owned(&holding, self.write_own(&held, receipt, &lease)).await?;
         // Who takes over creates, then looks at our file; we write it, then look for theirs. One of us
         // sees the other, whatever the clocks say.
         self.check_unchallenged(&held, receipt).await?;
@@ -115,7 +117,7 @@ impl<T: Tree> Core<T> {
         };
         let before = self.env.monotonic();
         let now = self.tree.now().await?;
-        let history = self.history(&slot).await?;
+        let history = self.history_until(&slot, receipt.attempt).await?;
         let own = history.iter().position(|seen| seen.attempt == receipt.attempt);
         let own = own.filter(|at| {
             let lease = history[*at].lease.as_ref();
@@ -166,23 +168,76 @@ impl<T: Tree> Core<T> {
 
     /// Ours by the tree: the task is there, and nobody has claimed it after us.
     pub(super) async fn check_unchallenged(&self, held: &Held<T>, receipt: &Receipt) -> Result<()> {
-        let probe = self.tree.probe(&held.slot, receipt.attempt).await?;
-        if !probe.task {
+        let probe = self.tree.probe(&held.slot, receipt.attempt);
+        // What has finished may still be there, where its remains are removed together with others.
+        let finished = async {
+            let over = self.remote() && self.outcome(receipt.key()).await?.is_some();
+            Ok::<bool, Error>(over)
+        };
+        let (probe, finished) = futures::join!(probe, finished);
+        let probe = probe?;
+        if !probe.task || finished? {
             return Err(self.lost(receipt, "it is gone").await?);
         }
         if !probe.superseded {
             return Ok(());
         }
-        let later = self.history(&held.slot).await?.into_iter();
-        let challenger = later
-            .filter(|seen| seen.attempt > receipt.attempt)
-            .find(|seen| seen.state() != Some(LeaseState::Withdrawn));
-        match challenger {
+        match self.challenger(held, receipt.attempt).await? {
             None => Ok(()),
             Some(seen) => {
                 let message =
                     format!("task '{}' was taken over by {}", receipt.key(), seen.worker_id());
                 Err(Error::claim_lost(message))
+            }
+        }
+    }
+
+    /// The leases of a task up to this attempt. A listing may be behind; but the attempts of a task
+    /// have no gaps, so where they are asked for one by one anyway it takes none.
+    async fn history_until(&self, slot: &T::Slot, attempt: u32) -> Result<Vec<Seen>> {
+        if !self.remote() || attempt > MOST_BY_NAME {
+            return self.history(slot).await;
+        }
+        self.history_of(slot, &(1..=attempt).collect::<Vec<_>>()).await
+    }
+
+    /// The first lease above this attempt that was not withdrawn.
+    async fn challenger(&self, held: &Held<T>, attempt: u32) -> Result<Option<Seen>> {
+        let withdrawn = |seen: &Seen| seen.state() == Some(LeaseState::Withdrawn);
+        if !self.remote() {
+            let later = self.history(&held.slot).await?.into_iter();
+            return Ok(later.filter(|seen| seen.attempt > attempt).find(|seen| !withdrawn(seen)));
+        }
+        for later in attempt.saturating_add(1).. {
+            let Some(stored) = self.tree.read_lease(&held.slot, later).await? else { break };
+            let seen = Seen::new(later, &stored);
+            if !withdrawn(&seen) {
+                return Ok(Some(seen));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits for a write by an owner, but not beyond the end of its lease: a request that is sent again
+    /// and again must not arrive when somebody else has the task.
+    pub(super) async fn while_owned<R>(
+        &self,
+        holding: &Holding,
+        write: impl Future<Output = Result<R>>,
+    ) -> Result<R> {
+        if !self.remote() {
+            return write.await;
+        }
+        let length = Duration::try_from(holding.lease.length()).unwrap_or(Duration::ZERO);
+        let end = holding.until + self.margin(length);
+        if self.env.monotonic() >= end {
+            return Err(Error::claim_lost("the lease has ended"));
+        }
+        tokio::select! {
+            biased;
+            answer = write => answer,
+            () = self.env.clock().sleep(end.saturating_sub(self.env.monotonic())) => {
+                Err(Error::new(ErrorKind::Unavailable, "the store did not answer before the lease ended"))
             }
         }
     }

@@ -5,54 +5,51 @@ use std::sync::Arc;
 
 use super::core::Core;
 use super::judge::{self, Now, Verdict};
-use super::types::{PendingStates, Place};
-use super::{Detail, ListCursor, ListPage, OUTCOMES, Stats, TaskState, TaskView};
+use super::types::Place;
+use super::walk::Spot;
+use super::{ListCursor, ListPage, TaskState, TaskView};
 use crate::error::Result;
 use crate::format;
-use crate::layout::{self, Due, Shard};
+use crate::layout::{self, Due};
 use crate::model::{Outcome, TaskId, TaskKey};
-use crate::store::{EntryKind, Tree};
+use crate::store::Tree;
 
 /// The most tasks on one page of a listing.
 const LIST_PAGE: usize = 1000;
 
 impl<T: Tree> Core<T> {
     pub(super) async fn peek(&self, max: usize) -> Result<Vec<TaskView>> {
-        let mut shards = layout::shards(self.layout());
-        self.env.shuffle(&mut shards);
-        let mut views = Vec::new();
-        for shard in shards {
-            for key in self.keys_in(layout::PENDING, shard).await? {
-                if views.len() >= max {
-                    return Ok(views);
+        let mut views: Vec<TaskView> = Vec::new();
+        for from in self.random_spots() {
+            let mut from = Some(from);
+            while let Some(spot) = from.take().filter(|_| views.len() < max) {
+                let (keys, next) = self.stretch(layout::PENDING, spot).await?;
+                for some in keys.chunks(self.width()) {
+                    let looking = some.iter().map(|key| self.view_pending(key)).collect();
+                    let seen: Vec<TaskView> = self.in_width(looking).await?;
+                    views.extend(seen.into_iter().filter(|view| {
+                        matches!(view.state, TaskState::Ready | TaskState::Stale { .. })
+                    }));
+                    if views.len() >= max {
+                        break;
+                    }
                 }
-                let view = self.view_pending(&key).await?;
-                views.extend(view.filter(|view| {
-                    matches!(view.state, TaskState::Ready | TaskState::Stale { .. })
-                }));
+                from = next.filter(|_| self.remote());
             }
         }
+        views.truncate(max);
         Ok(views)
     }
 
-    /// The tasks whose folders or records lie in a shard.
-    async fn keys_in(&self, place: &str, shard: Shard) -> Result<Vec<TaskKey>> {
-        let dir = layout::shard_dir(self.layout(), place, shard);
-        let mut keys = Vec::new();
-        self.each_entry(&dir, |entry| {
-            keys.extend(match (place, entry.kind) {
-                (layout::PENDING, EntryKind::Folder) => {
-                    layout::parse_task_dir(self.layout(), shard, &entry.name)
-                }
-                (layout::PENDING, _) => None,
-                (_, EntryKind::File) => {
-                    layout::parse_record_name(self.layout(), shard, &entry.name)
-                }
-                _ => None,
-            });
-        })
-        .await?;
-        Ok(keys)
+    /// Where to begin so as to see everything, in random order; where listings go on across shards,
+    /// at the beginning.
+    fn random_spots(&self) -> Vec<Spot> {
+        if self.remote() {
+            return vec![Spot::START];
+        }
+        let mut spots = Spot::all(self.layout());
+        self.env.shuffle(&mut spots);
+        spots
     }
 
     pub(super) async fn get(&self, id: &TaskId) -> Result<Option<TaskView>> {
@@ -82,7 +79,7 @@ impl<T: Tree> Core<T> {
         Ok(None)
     }
 
-    async fn view_pending(&self, key: &TaskKey) -> Result<Option<TaskView>> {
+    pub(super) async fn view_pending(&self, key: &TaskKey) -> Result<Option<TaskView>> {
         let Some(slot) = self.tree.open(&self.task_dir(key)).await? else { return Ok(None) };
         let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
         let Some(task) = look.task.filter(|_| !look.finished) else { return Ok(None) };
@@ -153,51 +150,63 @@ impl<T: Tree> Core<T> {
         }))
     }
 
-    /// One shard of one place at a time, or as much of it as a page holds.
+    /// As much of one place at a time as a page holds.
     pub(super) async fn list(&self, from: Option<ListCursor>) -> Result<ListPage> {
-        let ListCursor { place, shard, mut rest, mut scheduled } =
-            from.unwrap_or_else(|| ListCursor::at(Place::Pending));
-        if rest.is_empty() {
-            rest = self.names_in(place, shard).await?;
+        let cursor = from.unwrap_or_else(|| ListCursor::at(Place::Pending));
+        let ListCursor { place, spot, mut rest, mut scheduled } = cursor;
+        let mut next_spot = spot;
+        if let (true, Some(spot)) = (rest.is_empty(), next_spot.take()) {
+            self.tree.flush().await?;
+            (rest, next_spot) = self.names_in(place, spot).await?;
         }
         let left = rest.split_off(rest.len().min(LIST_PAGE));
         if place == Place::Failed && scheduled.is_none() && !rest.is_empty() {
             scheduled = Some(Arc::new(self.scheduled_lives().await?));
         }
-        let (mut tasks, none) = (Vec::with_capacity(rest.len()), HashSet::new());
-        for (key, due) in rest {
-            tasks.extend(match (place, due) {
-                (_, Some(due)) => self.view_scheduled(due, &key).await?,
-                (Place::Pending | Place::Scheduled, None) => self.view_pending(&key).await?,
-                (Place::Completed, None) => self.view_finished(&key).await?,
-                (Place::Failed, None) => {
-                    if self.lives_again(&key, scheduled.as_deref().unwrap_or(&none)).await? {
-                        continue;
-                    }
-                    // A task with both records has completed, and is listed there.
-                    let view = self.view_finished(&key).await?;
-                    view.filter(|view| view.state == TaskState::Failed)
-                }
-            });
-        }
-        if !left.is_empty() {
-            let next = Some(ListCursor { place, shard, rest: left, scheduled });
-            return Ok(ListPage { tasks, next });
-        }
-        let shards = layout::shards(self.layout());
-        let next_shard = shards.get(usize::from(shard.number()) + 1).copied();
-        let next = match (place, next_shard) {
-            (Place::Pending, None) => Some(ListCursor::at(Place::Scheduled)),
-            (Place::Scheduled, _) => Some(ListCursor::at(Place::Completed)),
-            (Place::Completed, None) => Some(ListCursor::at(Place::Failed)),
-            (Place::Failed, None) => None,
-            (place, Some(shard)) => Some(ListCursor { place, shard, rest: Vec::new(), scheduled }),
+        let none = HashSet::new();
+        let later = scheduled.as_deref().unwrap_or(&none);
+        let looking = rest.iter().map(|(key, due)| self.view_in(place, key, *due, later)).collect();
+        let tasks = self.in_width(looking).await?;
+        let next = if !left.is_empty() || next_spot.is_some() {
+            Some(ListCursor { place, spot: next_spot, rest: left, scheduled })
+        } else {
+            match place {
+                Place::Pending => Some(ListCursor::at(Place::Scheduled)),
+                Place::Scheduled => Some(ListCursor::at(Place::Completed)),
+                Place::Completed => Some(ListCursor::at(Place::Failed)),
+                Place::Failed => None,
+            }
         };
         Ok(ListPage { tasks, next })
     }
 
-    /// The tasks of a shard, or of all of `scheduled/`, with the time that those are due.
-    async fn names_in(&self, place: Place, shard: Shard) -> Result<Vec<(TaskKey, Option<Due>)>> {
+    /// A task that a listing of a place has named, if it is there.
+    async fn view_in(
+        &self,
+        place: Place,
+        key: &TaskKey,
+        due: Option<Due>,
+        scheduled: &HashSet<TaskKey>,
+    ) -> Result<Option<TaskView>> {
+        Ok(match (place, due) {
+            (_, Some(due)) => self.view_scheduled(due, key).await?,
+            (Place::Pending | Place::Scheduled, None) => self.view_pending(key).await?,
+            (Place::Completed, None) => self.view_finished(key).await?,
+            (Place::Failed, None) if self.lives_again(key, scheduled).await? => None,
+            (Place::Failed, None) => {
+                // A task with both records has completed, and is listed there.
+                let view = self.view_finished(key).await?;
+                view.filter(|view| view.state == TaskState::Failed)
+            }
+        })
+    }
+
+    /// The next tasks of a place, or all of `scheduled/` with the times that they are due.
+    async fn names_in(
+        &self,
+        place: Place,
+        spot: Spot,
+    ) -> Result<(Vec<(TaskKey, Option<Due>)>, Option<Spot>)> {
         let folder = match place {
             Place::Pending => layout::PENDING,
             Place::Completed => layout::outcome_dir(Outcome::Completed),
@@ -208,11 +217,11 @@ impl<T: Tree> Core<T> {
                     let keys = self.scheduled_keys(due).await?;
                     names.extend(keys.into_iter().map(|key| (key, Some(due))));
                 }
-                return Ok(names);
+                return Ok((names, None));
             }
         };
-        let keys = self.keys_in(folder, shard).await?;
-        Ok(keys.into_iter().map(|key| (key, None)).collect())
+        let (keys, next) = self.stretch(folder, spot).await?;
+        Ok((keys.into_iter().map(|key| (key, None)).collect(), next))
     }
 
     pub(super) async fn scheduled_keys(&self, due: Due) -> Result<Vec<TaskKey>> {
@@ -221,73 +230,5 @@ impl<T: Tree> Core<T> {
         self.each_entry(&dir, |entry| keys.extend(layout::parse_canonical_stem(&entry.name)))
             .await?;
         Ok(keys)
-    }
-
-    pub(super) async fn stats(&self, detail: Detail) -> Result<Stats> {
-        let mut stats =
-            Stats { paused: self.tree.read(layout::PAUSED).await?.is_some(), ..Stats::default() };
-        let mut states = PendingStates::default();
-        let mut scheduled = HashSet::new();
-        for due in self.due_folders().await? {
-            let keys = self.scheduled_keys(due).await?;
-            stats.scheduled += keys.len() as u64;
-            scheduled.extend(keys.into_iter().filter(|key| key.generation() > 1));
-        }
-        for shard in layout::shards(self.layout()) {
-            let pending = self.keys_in(layout::PENDING, shard).await?;
-            let [completed, failed] =
-                OUTCOMES.map(|outcome| self.keys_in(layout::outcome_dir(outcome), shard));
-            let (completed, failed) = (completed.await?, failed.await?);
-            stats.pending += pending.len() as u64;
-            stats.completed += completed.len() as u64;
-            stats.failed += count_given_up(&failed, &pending, &completed, &scheduled);
-            if detail == Detail::States {
-                for key in pending {
-                    match self.view_pending(&key).await? {
-                        Some(view) => states.count(&view),
-                        None => stats.pending -= 1, // finished, not cleaned up yet
-                    }
-                }
-            }
-        }
-        stats.states = (detail == Detail::States).then_some(states);
-        Ok(stats)
-    }
-}
-
-/// How many failed records are a task's last word: it has neither completed after all, nor lived again.
-/// All lives of an id lie in one shard.
-fn count_given_up(
-    failed: &[TaskKey],
-    pending: &[TaskKey],
-    completed: &[TaskKey],
-    scheduled: &HashSet<TaskKey>,
-) -> u64 {
-    if failed.is_empty() {
-        return 0;
-    }
-    let lives = pending.iter().chain(completed).chain(failed);
-    let later: HashSet<&TaskKey> =
-        lives.chain(scheduled).filter(|key| key.generation() > 1).collect();
-    let completed: HashSet<&TaskKey> = completed.iter().collect();
-    let lives_again = |key: &TaskKey| {
-        let next = TaskKey::new(key.id().clone(), key.generation() + 1);
-        !key.is_verbatim() && later.contains(&next)
-    };
-    failed.iter().filter(|key| !completed.contains(key) && !lives_again(key)).count() as u64
-}
-
-impl PendingStates {
-    fn count(&mut self, view: &TaskView) {
-        match view.state {
-            TaskState::Leased { .. } => self.leased += 1,
-            TaskState::Stale { .. } => self.stale += 1,
-            TaskState::Backoff { .. } => self.backoff += 1,
-            TaskState::Damaged => self.damaged += 1,
-            _ => self.ready += 1,
-        }
-        if let Some(created) = view.meta.created_at {
-            self.oldest = Some(self.oldest.map_or(created, |oldest| oldest.min(created)));
-        }
     }
 }

@@ -26,17 +26,24 @@
 mod check;
 mod claim;
 mod core;
+mod count;
 mod discover;
 mod drafts;
 mod finish;
 mod hold;
 mod inspect;
 mod judge;
+mod known;
 mod operate;
+mod pages;
+mod poll;
 mod push;
 mod schedule;
 mod store_clock;
+mod survey;
+mod trust;
 mod types;
+mod walk;
 
 use std::time::Duration;
 
@@ -81,6 +88,10 @@ pub trait Queue: Send + Sync {
     async fn poll(&self, request: PollRequest) -> Result<Polled>;
     /// Returns once it may be worth polling again: something changed, or `at_most` has passed.
     async fn wait(&self, at_most: Duration);
+    /// Gives back what was received ahead of being asked for, and does what was put off so as to be done
+    /// together with other things. To be called at the end, though the queue may be used again; who
+    /// does not costs others some looks and some waiting, and nothing else.
+    async fn close(&self);
     /// Renews leases; answers for how long each holds from now. An error of the kind `ClaimLost` or
     /// `AlreadyCompleted` means: stop working on it.
     async fn heartbeat(&self, receipts: Vec<Receipt>) -> Answers<Duration>;

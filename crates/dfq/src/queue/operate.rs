@@ -2,6 +2,7 @@
 //! may still be working on.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,6 +13,7 @@ use super::core::Core;
 use super::discover::Note;
 use super::judge;
 use super::push::mark_of;
+use super::walk::Spot;
 use super::{Answers, OUTCOMES, Paused, Purge, Purged, Unlocked, WorkerRecord};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
@@ -38,11 +40,7 @@ struct Mark<'a> {
 
 impl<T: Tree> Core<T> {
     pub(super) async fn cancel(&self, ids: Vec<TaskId>, reason: String) -> Answers<()> {
-        let mut answers = Vec::with_capacity(ids.len());
-        for id in ids {
-            answers.push(self.cancel_one(&id, &reason).await);
-        }
-        answers
+        self.each(ids.iter().map(|id| self.cancel_one(id, &reason)).collect()).await
     }
 
     async fn cancel_one(&self, id: &TaskId, reason: &str) -> Result<()> {
@@ -139,10 +137,7 @@ impl<T: Tree> Core<T> {
     }
 
     pub(super) async fn unlock(&self, ids: Vec<TaskId>) -> Answers<Unlocked> {
-        let mut answers = Vec::with_capacity(ids.len());
-        for id in ids {
-            answers.push(self.unlock_one(&id).await);
-        }
+        let answers = self.each(ids.iter().map(|id| self.unlock_one(id)).collect()).await;
         // Workers remember what was in backoff or somebody else's; this makes them look again.
         let mark = self.mark(None);
         if let Err(error) = self.tree.replace(layout::UNLOCKED, &format::line(&mark)).await {
@@ -191,7 +186,7 @@ impl<T: Tree> Core<T> {
             let message = format!("task '{id}' changed hands just now; try again");
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
-        self.note(Note::Wakes(key));
+        self.note(Note::Wakes(key, lease.attempt));
         Ok(Unlocked::From(current.worker_id().to_owned()))
     }
 
@@ -201,11 +196,14 @@ impl<T: Tree> Core<T> {
 
     pub(super) async fn pause(&self, reason: Option<String>) -> Result<()> {
         let mark = self.mark(reason);
-        self.tree.replace(layout::PAUSED, &format::line(&mark)).await
+        self.tree.replace(layout::PAUSED, &format::line(&mark)).await?;
+        self.note(Note::Root);
+        Ok(())
     }
 
     pub(super) async fn resume(&self) -> Result<()> {
         self.tree.remove(layout::PAUSED).await?;
+        self.note(Note::Root);
         self.tree.ring().await;
         Ok(())
     }
@@ -217,6 +215,7 @@ impl<T: Tree> Core<T> {
     }
 
     pub(super) async fn put_worker(&self, record: &WorkerRecord) -> Result<()> {
+        self.enrolled.store(record.stopped_at.is_none(), Ordering::Relaxed);
         self.tree.replace(&layout::worker_path(&record.worker_id), &format::line(record)).await
     }
 
@@ -254,16 +253,15 @@ impl<T: Tree> Core<T> {
         let before = now.saturating_sub(signed(purge.older_than)).unwrap_or(Timestamp::MIN);
         let mut purged = Purged::default();
         let scheduled = self.scheduled_lives().await?;
-        for shard in layout::shards(self.layout()) {
-            let dir = layout::shard_dir(self.layout(), layout::outcome_dir(purge.outcome), shard);
-            let mut keys = Vec::new();
-            self.each_entry(&dir, |entry| {
-                keys.extend(layout::parse_record_name(self.layout(), shard, &entry.name));
-            })
-            .await?;
-            for key in keys {
-                purged.records += self.purge_id(&key, purge, before, &scheduled).await?;
+        let mut from = Some(Spot::START);
+        while let Some(mark) = from {
+            let (keys, next) = self.stretch(layout::outcome_dir(purge.outcome), mark).await?;
+            let purging =
+                keys.iter().map(|key| self.purge_id(key, purge, before, &scheduled)).collect();
+            for records in self.each(purging).await {
+                purged.records += records?;
             }
+            from = next;
         }
         if !purge.dry_run {
             // What was scheduled meanwhile may rely on records that have gone.

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
 use crate::model::{Generation, Layout, NewTask, Outcome, Record, TaskId, TaskKey, TaskMeta};
-use crate::store::{Created, Tree};
+use crate::store::{Created, Stored, Tree};
 
 /// How often a name that was used up under our hands is tried anew.
 const MAX_ROUNDS: usize = 16;
@@ -22,6 +22,12 @@ struct Draft {
     push_id: String,
     /// The id was made for this push, so nobody else can have used it.
     fresh: bool,
+}
+
+impl Draft {
+    fn first_life(&self) -> Before {
+        Before::Publish(TaskKey::new(self.id.clone(), 1), 0)
+    }
 }
 
 /// What there is to do about a push.
@@ -45,28 +51,32 @@ impl<T: Tree> Core<T> {
         let drafts: Vec<_> = tasks.into_iter().map(|task| self.draft(task)).collect();
         let mut answers: Vec<Option<Result<Pushed>>> = Vec::with_capacity(drafts.len());
         let mut batch = Vec::new();
-        for (index, draft) in drafts.iter().enumerate() {
-            let answer = match draft {
-                Err(error) => Some(Err(error.clone())),
-                Ok(draft) => match self.prepare(draft).await {
-                    Ok(Plan::Publish(key, file)) => {
-                        batch.push((index, key, file));
-                        None
-                    }
-                    Ok(Plan::Settled(settled)) => Some(Ok(settled)),
-                    Err(error) => Some(Err(error)),
-                },
-            };
-            answers.push(answer);
+        let preparing = drafts.iter().map(|draft| self.first_plan(draft)).collect();
+        for (index, plan) in self.each(preparing).await.into_iter().enumerate() {
+            answers.push(match plan {
+                Ok(Plan::Publish(key, file)) => {
+                    batch.push((index, key, file));
+                    None
+                }
+                Ok(Plan::Settled(settled)) => Some(Ok(settled)),
+                Err(error) => Some(Err(error)),
+            });
         }
         let files: Vec<_> = batch.iter_mut().map(|(_, _, file)| std::mem::take(file)).collect();
         let published = self.tree.publish(&files, self.durable()).await;
-        for ((index, key, _), created) in batch.into_iter().zip(published) {
-            let answer = match (&drafts[index], created) {
-                (Ok(draft), Ok(created)) => self.settle(draft, key, created).await,
-                (_, Err(error)) => Err(error),
-                (Err(error), _) => Err(error.clone()),
-            };
+        let settle = |((index, key, _), created): ((usize, TaskKey, _), _)| {
+            let draft = &drafts[index];
+            async move {
+                let answer = match (draft, created) {
+                    (Ok(draft), Ok(created)) => self.settle(draft, key, created).await,
+                    (_, Err(error)) => Err(error),
+                    (Err(error), _) => Err(error.clone()),
+                };
+                (index, answer)
+            }
+        };
+        let settling = batch.into_iter().zip(published).map(settle).collect();
+        for (index, answer) in self.each(settling).await {
             answers[index] = Some(answer);
         }
         let unanswered = || Error::new(ErrorKind::Unavailable, "the push was not carried out");
@@ -86,13 +96,33 @@ impl<T: Tree> Core<T> {
         Ok(Draft { task, id, fresh, push_id: self.env.nonce() })
     }
 
+    async fn first_plan(&self, draft: &Result<Draft>) -> Result<Plan> {
+        match draft {
+            Err(error) => Err(error.clone()),
+            Ok(draft) if self.is_blind(draft) => self.plan(draft, draft.first_life()).await,
+            Ok(draft) => self.prepare(draft).await,
+        }
+    }
+
+    /// Published without looking for records before: if there are any, they are found afterwards, and
+    /// the file goes again. Where looks cost, this halves them for ids that are new, as most are.
+    fn is_blind(&self, draft: &Draft) -> bool {
+        let NewTask { again, delay, .. } = &draft.task;
+        let plain = !draft.fresh && !again && delay.is_none_or(|delay| delay.is_zero());
+        plain && self.remote() && self.layout() == Layout::Sharded
+    }
+
     /// The file to publish and where, or what is there already.
     async fn prepare(&self, draft: &Draft) -> Result<Plan> {
         let before = if draft.fresh {
-            Before::Publish(TaskKey::new(draft.id.clone(), 1), 0)
+            draft.first_life()
         } else {
             self.look_before(&draft.id, draft.task.again).await?
         };
+        self.plan(draft, before).await
+    }
+
+    async fn plan(&self, draft: &Draft, before: Before) -> Result<Plan> {
         let (key, attempts_before) = match before {
             Before::Publish(key, attempts) => (key, attempts),
             Before::Settled(pushed) => return Ok(Plan::Settled(pushed)),
@@ -185,31 +215,26 @@ impl<T: Tree> Core<T> {
 
     /// Which record a task has: completed beats failed.
     pub(super) async fn outcome(&self, key: &TaskKey) -> Result<Option<Outcome>> {
-        for outcome in OUTCOMES {
-            if self.tree.read(&self.record_path(outcome, key)).await?.is_some() {
-                return Ok(Some(outcome));
-            }
-        }
-        Ok(None)
+        Ok(self.record_file(key).await?.map(|(outcome, _)| outcome))
+    }
+
+    async fn record_file(&self, key: &TaskKey) -> Result<Option<(Outcome, Stored)>> {
+        let [completed, failed] = self.record_paths(key);
+        let both = futures::join!(self.tree.read(&completed), self.tree.read(&failed));
+        let there = [both.0?, both.1?].into_iter();
+        Ok(OUTCOMES.into_iter().zip(there).find_map(|(outcome, file)| Some((outcome, file?))))
     }
 
     /// A task's record. One that cannot be read says only that the task has finished.
     pub(super) async fn record(&self, key: &TaskKey) -> Result<Option<Record>> {
-        for outcome in OUTCOMES {
-            let path = self.record_path(outcome, key);
-            if let Some(stored) = self.tree.read(&path).await? {
-                let bare = || {
-                    tracing::warn!(path, "record cannot be read");
-                    let mut bare = format::decode_record(b"{}", outcome, key)?;
-                    bare.payload = None;
-                    Ok(bare)
-                };
-                return format::decode_record(&stored.bytes, outcome, key)
-                    .or_else(|_| bare())
-                    .map(Some);
-            }
-        }
-        Ok(None)
+        let Some((outcome, stored)) = self.record_file(key).await? else { return Ok(None) };
+        let bare = || {
+            tracing::warn!(path = self.record_path(outcome, key), "record cannot be read");
+            let mut bare = format::decode_record(b"{}", outcome, key)?;
+            bare.payload = None;
+            Ok(bare)
+        };
+        format::decode_record(&stored.bytes, outcome, key).or_else(|_| bare()).map(Some)
     }
 
     /// The bytes of a pending task.
@@ -221,8 +246,9 @@ impl<T: Tree> Core<T> {
     /// Looks again after the task's name was created, or found to exist.
     async fn settle(&self, draft: &Draft, key: TaskKey, created: Created) -> Result<Pushed> {
         let (mut key, mut created) = (key, created);
-        for _ in 0..MAX_ROUNDS {
-            match self.settle_once(draft, &key, created).await? {
+        for round in 0..MAX_ROUNDS {
+            let blind = round == 0 && self.is_blind(draft);
+            match self.settle_once(draft, &key, created, blind).await? {
                 Some(pushed) => return Ok(pushed),
                 None => match self.prepare(draft).await? {
                     Plan::Settled(pushed) => return Ok(pushed),
@@ -249,6 +275,7 @@ impl<T: Tree> Core<T> {
         draft: &Draft,
         key: &TaskKey,
         created: Created,
+        blind: bool,
     ) -> Result<Option<Pushed>> {
         if draft.fresh && created == Created::New {
             return Ok(Some(Pushed::Created(key.clone())));
@@ -269,8 +296,12 @@ impl<T: Tree> Core<T> {
             if record.meta.push_id == draft.push_id {
                 return Ok(Some(Pushed::Created(key.clone()))); // done already, and quickly
             }
+            if blind && created == Created::New {
+                self.take_back(key).await?;
+                return Ok(None); // there may be later lives
+            }
             self.clean_finished(key).await?;
-            if draft.task.again {
+            if draft.task.again || blind {
                 return Ok(None);
             }
             return Ok(Some(Pushed::Finished(key.clone(), record.outcome)));
@@ -334,6 +365,19 @@ impl<T: Tree> Core<T> {
         })
     }
 
+    /// Removes a file that was published under a name that is used up. Who has put a lease beside it
+    /// meanwhile finds the record as we have, and removes that.
+    async fn take_back(&self, key: &TaskKey) -> Result<()> {
+        if let Some(slot) = self.tree.open(&self.task_dir(key)).await? {
+            self.tree
+                .discard(vec![(&slot, Vec::new())])
+                .await
+                .into_iter()
+                .collect::<Result<()>>()?;
+        }
+        Ok(())
+    }
+
     /// Removes what is left of a task that has a record, or has lost its file.
     pub(super) async fn clean_finished(&self, key: &TaskKey) -> Result<()> {
         match self.tree.open(&self.task_dir(key)).await? {
@@ -357,6 +401,9 @@ impl<T: Tree> Core<T> {
 
     /// Makes sure that the records of a task are durable, whoever wrote them: its file is about to go.
     pub(super) async fn secure_records(&self, key: &TaskKey) -> Result<()> {
+        if self.remote() {
+            return Ok(()); // what has an answer is durable
+        }
         for path in self.record_paths(key) {
             if let Some(stored) = self.tree.read(&path).await? {
                 // It is there, so this creates nothing; it waits until what is there is durable.
@@ -368,11 +415,7 @@ impl<T: Tree> Core<T> {
     }
 
     pub(super) async fn retry(&self, ids: Vec<TaskId>) -> Answers<Pushed> {
-        let mut answers = Vec::with_capacity(ids.len());
-        for id in ids {
-            answers.push(self.retry_one(id).await);
-        }
-        answers
+        self.each(ids.into_iter().map(|id| self.retry_one(id)).collect()).await
     }
 
     async fn retry_one(&self, id: TaskId) -> Result<Pushed> {

@@ -21,6 +21,11 @@ const MAX_MOVED: usize = 512;
 /// How long a due folder that holds something else than tasks is left alone.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(600);
 
+/// How often the root, and `scheduled/`, are looked at where that takes requests and there is other
+/// work to do.
+const ROOT_EVERY: Duration = Duration::from_secs(5);
+const SCHEDULE_EVERY: Duration = Duration::from_secs(15);
+
 /// How long to wait after the store has failed.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -33,31 +38,77 @@ pub(super) struct Schedule {
     stamp: Option<u64>,
     /// The first folder that was not due.
     next: Option<Due>,
+    /// When it was last looked at.
+    looked: Option<Duration>,
     /// Due folders that could not be emptied, and the monotonic time to try them again.
     troubled: HashMap<Due, Duration>,
 }
 
+/// What a poll does before it looks for tasks.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep {
+    pub(super) paused: bool,
+    /// For how long nothing else is due, if anything waits.
+    pub(super) next_due: Option<Duration>,
+    /// There was more to move than one poll should.
+    pub(super) more: bool,
+    /// There are tasks that the search may have missed: due ones were moved, or some unlocked.
+    pub(super) news: bool,
+    /// Everything was looked at just now.
+    pub(super) thorough: bool,
+}
+
 impl<T: Tree> Core<T> {
-    /// Moves what is due. Answers for how long nothing else will be, if anything waits, and whether
-    /// there was more to move than one poll should.
-    pub(super) async fn promote_due(
+    /// Notes pauses and unlocks, and moves what is due. Where looks cost, this is left out for a few
+    /// seconds at a time unless it is to be thorough.
+    pub(super) async fn keep_up(&self, thorough: bool) -> Result<Upkeep> {
+        let mut found = self.discovery.lock().await;
+        self.take_notes(&mut found);
+        let now = self.now().await?;
+        let mono = self.env.monotonic();
+        let thorough = thorough || !self.remote();
+        let due = |last: Option<Duration>, every| {
+            thorough || last.is_none_or(|last| mono.saturating_sub(last) >= every)
+        };
+        let mut root_changed = false;
+        if found.paused || due(found.kept_up, ROOT_EVERY) {
+            root_changed = self.look_at_root(&mut found, now).await?;
+            found.kept_up = Some(mono);
+        }
+        let mut upkeep = Upkeep { paused: found.paused, thorough, ..Upkeep::default() };
+        let is_due = found.schedule.next.is_some_and(|next| next.at() <= now);
+        if upkeep.paused {
+            return Ok(upkeep);
+        }
+        if is_due || due(found.schedule.looked, SCHEDULE_EVERY) {
+            upkeep = Upkeep { thorough, ..self.promote_due(&mut found, now, root_changed).await? };
+            found.schedule.looked = Some(mono);
+        } else {
+            upkeep.next_due = until(found.schedule.next, now);
+        }
+        upkeep.news |= std::mem::take(&mut found.news);
+        Ok(upkeep)
+    }
+
+    /// Moves what is due.
+    async fn promote_due(
         &self,
         found: &mut Discovery<T::Cursor>,
         now: Timestamp,
         root_changed: bool,
-    ) -> Result<(Option<Duration>, bool)> {
+    ) -> Result<Upkeep> {
         if root_changed {
             found.schedule.absent = false;
         }
         if found.schedule.absent {
-            return Ok((None, false));
+            return Ok(Upkeep::default());
         }
         let stamp = self.tree.stamp(layout::SCHEDULED, now).await?;
         let schedule = &mut found.schedule;
         schedule.absent = stamp == Some(NO_FOLDER);
         let unchanged = stamp.is_some() && stamp == schedule.stamp;
         if unchanged && schedule.next.is_none_or(|next| next.at() > now) {
-            return Ok((until(schedule.next, now), false));
+            return Ok(Upkeep { next_due: until(schedule.next, now), ..Upkeep::default() });
         }
         let all = self.due_folders().await?;
         let first_later = all.partition_point(|due| due.at() <= now);
@@ -71,7 +122,8 @@ impl<T: Tree> Core<T> {
         let mut again = until(schedule.next, now);
         for folder in due {
             if moved >= MAX_MOVED {
-                return Ok((Some(Duration::ZERO), true));
+                again = Some(Duration::ZERO);
+                break;
             }
             let mono = self.env.monotonic();
             let retry_at = schedule.troubled.get(folder).copied().unwrap_or_default();
@@ -96,7 +148,12 @@ impl<T: Tree> Core<T> {
                 again = again.into_iter().chain([pause]).min();
             }
         }
-        Ok((again, moved >= MAX_MOVED))
+        Ok(Upkeep {
+            next_due: again,
+            more: moved >= MAX_MOVED,
+            news: moved > 0,
+            ..Upkeep::default()
+        })
     }
 
     /// Moves about `limit` tasks; answers how many, and when to try again what would not go.
@@ -108,8 +165,9 @@ impl<T: Tree> Core<T> {
             let mut page = self.tree.list(&dir, cursor, 256).await?;
             // Whoever else is at it should not be at the same tasks.
             self.env.shuffle(&mut page.entries);
-            for entry in &page.entries {
-                match self.promote_entry(due, entry).await {
+            let moves = page.entries.iter().map(|entry| self.promote_entry(due, entry)).collect();
+            for (entry, answer) in page.entries.iter().zip(self.each(moves).await) {
+                match answer {
                     Ok(true) => moved += 1,
                     Ok(false) => pause = pause.or(Some(TROUBLE_PAUSE)),
                     Err(error) => {

@@ -19,6 +19,9 @@ const JUMP: SignedDuration = SignedDuration::from_secs(1);
 /// How long a sample is good for.
 pub(super) const SAMPLE_LIFE: Duration = Duration::from_secs(10);
 
+/// The same where a sample takes requests.
+pub(super) const REMOTE_SAMPLE_LIFE: Duration = Duration::from_secs(60);
+
 /// Samples of the store's clock. All times in are this process's monotonic ones.
 #[derive(Debug, Default)]
 pub(super) struct StoreClock {
@@ -33,11 +36,17 @@ struct Sample {
 }
 
 impl StoreClock {
-    /// Notes that the store's clock showed `store` at some time before `now`.
-    pub(super) fn sample(&mut self, store: Timestamp, now: Duration) {
-        if let Some(expected) = self.at(now) {
-            // Behind by as much as the sample took to come back is normal; ahead of it is not.
-            if store.duration_since(expected).abs() > JUMP {
+    /// Notes that the store's clock, which ticks every `tick`, showed `store` between `asked` and `now`.
+    pub(super) fn sample(
+        &mut self,
+        store: Timestamp,
+        asked: Duration,
+        now: Duration,
+        tick: Duration,
+    ) {
+        if let (Some(earliest), Some(latest)) = (self.at(asked), self.at(now)) {
+            let slack = JUMP.saturating_add(SignedDuration::try_from(tick).unwrap_or(JUMP));
+            if earliest.duration_since(store) > slack || store.duration_since(latest) > slack {
                 self.jumped = Some(now);
             }
         }
@@ -45,8 +54,8 @@ impl StoreClock {
     }
 
     /// Whether it is time for another sample.
-    pub(super) fn wants_sample(&self, now: Duration) -> bool {
-        self.last.is_none_or(|last| now.saturating_sub(last.taken) >= SAMPLE_LIFE)
+    pub(super) fn wants_sample(&self, now: Duration, life: Duration) -> bool {
+        self.last.is_none_or(|last| now.saturating_sub(last.taken) >= life)
     }
 
     /// What the store's clock shows now, or a little less.
@@ -77,10 +86,10 @@ mod tests {
     fn the_monotonic_clock_carries_a_sample_on() {
         let mut clock = StoreClock::default();
         assert_eq!(clock.at(at(0)), None);
-        clock.sample(store(0), at(100));
+        clock.sample(store(0), at(100), at(100), Duration::ZERO);
         assert_eq!(clock.at(at(107)), Some(store(7)));
-        assert!(!clock.wants_sample(at(105)));
-        assert!(clock.wants_sample(at(110)));
+        assert!(!clock.wants_sample(at(105), SAMPLE_LIFE));
+        assert!(clock.wants_sample(at(110), SAMPLE_LIFE));
         assert!(clock.steady_for(at(60), at(101)));
     }
 
@@ -88,8 +97,8 @@ mod tests {
     fn a_jump_either_way_is_noticed_and_forgotten_in_time() {
         for jump in [3600, -3600] {
             let mut clock = StoreClock::default();
-            clock.sample(store(0), at(100));
-            clock.sample(store(10 + jump), at(110));
+            clock.sample(store(0), at(100), at(100), Duration::ZERO);
+            clock.sample(store(10 + jump), at(110), at(110), Duration::ZERO);
             assert!(!clock.steady_for(at(60), at(169)));
             assert!(clock.steady_for(at(60), at(170)));
         }

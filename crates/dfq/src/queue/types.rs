@@ -7,7 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{Due, Shard};
+use super::walk::Spot;
+use crate::layout::Due;
+use crate::meter::Counts;
 use crate::model::{AttemptSummary, Outcome, Payload, Receipt, TaskId, TaskKey, TaskMeta};
 
 /// What a provider can do beyond push, poll, ack, nack and heartbeat.
@@ -23,10 +25,21 @@ pub struct Capabilities {
     pub release: bool,
     /// A pushed id is recognised when it is pushed again.
     pub deduplicates: bool,
+    /// Otherwise, for how long a second push of an id is dropped without a word, if it is.
+    pub drops_doubles_for: Option<Duration>,
     /// `pause` and `resume`.
     pub pause: bool,
+    /// What became of earlier attempts and lives is kept: fences grow over lives, and a receipt that was
+    /// used up in another process is known to be.
+    pub history: bool,
+    /// `poll` can leave tasks of other schema versions alone.
+    pub schemas: bool,
     /// The longest delay.
     pub max_delay: Option<Duration>,
+    /// Every call is a request, which takes a round trip and may cost money.
+    pub remote: bool,
+    /// The longest lease, if it is shorter than others'.
+    pub max_lease: Option<Duration>,
 }
 
 /// What became of a push.
@@ -84,7 +97,7 @@ pub struct Delivery {
     pub meta: TaskMeta,
     /// Which attempt at this life this is.
     pub attempt: u32,
-    /// How the attempts before it ended.
+    /// How the attempts before it ended, where the provider keeps their history.
     pub earlier: Earlier,
     /// Greater than that of any earlier attempt at this id, as long as its records are kept: for
     /// stores that can refuse a stale one.
@@ -275,7 +288,8 @@ pub struct TaskView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListCursor {
     pub(crate) place: Place,
-    pub(crate) shard: Shard,
+    /// Where the place goes on, if it does.
+    pub(crate) spot: Option<Spot>,
     /// What is left of a folder that did not fit on one page.
     pub(crate) rest: Vec<(TaskKey, Option<Due>)>,
     /// Later lives that are scheduled, once they were looked for: those before them are history.
@@ -285,7 +299,7 @@ pub struct ListCursor {
 impl ListCursor {
     /// From the beginning of a place on.
     pub fn at(place: Place) -> Self {
-        Self { place, shard: Shard::FIRST, rest: Vec::new(), scheduled: None }
+        Self { place, spot: Some(Spot::START), rest: Vec::new(), scheduled: None }
     }
 
     /// The place that comes next.
@@ -319,9 +333,11 @@ pub struct ListPage {
 /// How closely to count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detail {
-    /// Names only: costs a listing.
+    /// Names only: costs a listing. Where a listing of everything takes many requests, an estimate.
     #[default]
     Counts,
+    /// Names only, and all of them.
+    Exact,
     /// What each pending task waits for: costs a look into every one.
     States,
 }
@@ -339,6 +355,10 @@ pub struct Stats {
     pub failed: u64,
     /// Polls answer nothing.
     pub paused: bool,
+    /// All were counted; if not, the numbers of pending and finished tasks are estimates.
+    pub exact: bool,
+    /// About how many listings an exact count takes, if this is none.
+    pub exact_requests: u64,
     /// What the pending ones wait for, if that was asked.
     pub states: Option<PendingStates>,
 }
@@ -416,4 +436,7 @@ pub struct WorkerRecord {
     pub released: u64,
     /// Leases that it lost.
     pub lost: u64,
+    /// Requests that its process has sent to stores that charge for them, by kind.
+    #[serde(default, skip_serializing_if = "Counts::is_empty")]
+    pub requests: Counts,
 }

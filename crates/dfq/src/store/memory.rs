@@ -16,7 +16,9 @@ use crate::clock::{Env, lock};
 use crate::error::{Error, Result};
 use crate::layout;
 use crate::model::Generation;
-use crate::store::{Created, Entry, EntryKind, Look, Page, Probe, Properties, Stored, Tree};
+use crate::store::{
+    Created, Entry, EntryKind, Look, Page, Probe, Properties, Scan, Scanned, Stored, Tree,
+};
 
 /// Keys and values, shared by all clones.
 #[derive(Clone, Debug)]
@@ -38,11 +40,24 @@ impl Memory {
                 provider: "memory",
                 address: "memory:".to_owned(),
                 blocking: false,
+                remote: true,
                 slots_are_folders: false,
                 heartbeat_every: Duration::from_secs(60),
                 notices_changes: true,
             },
         }
+    }
+
+    /// The store of this name, the same one for the whole process; made by whoever asks first.
+    pub fn named(name: &str, env: &Env) -> Self {
+        static NAMED: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());
+        let mut named = lock(&NAMED);
+        let made = named.entry(name.to_owned()).or_insert_with(|| {
+            let mut made = Self::new(env.clone());
+            made.properties.address = format!("memory://{name}");
+            made
+        });
+        made.clone()
     }
 
     fn stored(&self, bytes: &[u8]) -> Stored {
@@ -132,6 +147,20 @@ impl Tree for Memory {
             }
             start = Bound::Included(past);
         }
+    }
+
+    async fn scan(&self, dir: &str, after: Option<&str>, limit: usize) -> Result<Scan> {
+        let prefix = format!("{dir}/");
+        let start = Bound::Excluded(format!("{prefix}{}", after.unwrap_or_default()));
+        let objects = lock(&self.objects);
+        let below = objects.range((start, Bound::Unbounded)).map_while(|(key, stored)| {
+            let path = key.strip_prefix(&prefix)?.to_owned();
+            Some(Scanned { path, modified: stored.modified, version: stored.version() })
+        });
+        let mut files: Vec<_> = below.take(limit.saturating_add(1)).collect();
+        let end = files.len() <= limit;
+        files.truncate(limit);
+        Ok(Scan { files, end })
     }
 
     async fn last_life(

@@ -6,6 +6,7 @@
 //! says truthfully which of two racing creates won. Paths are relative to the queue's root and come
 //! from `layout` alone.
 
+pub mod bucket;
 pub mod fs;
 pub mod memory;
 
@@ -15,7 +16,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::model::Generation;
 
 /// The answer to a create-if-absent.
@@ -77,6 +78,26 @@ pub struct Page<C> {
     pub next: Option<C>,
 }
 
+/// A part of everything that lies below a folder; see [`Tree::scan`].
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// What lies below the folder, in the order of the bytes of its path.
+    pub files: Vec<Scanned>,
+    /// There is nothing after them.
+    pub end: bool,
+}
+
+/// A file that a scan has met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scanned {
+    /// The path below the folder.
+    pub path: String,
+    /// When it was last written.
+    pub modified: Timestamp,
+    /// Tells its content from others that it has had, as far as the store can: times may be too coarse.
+    pub version: u64,
+}
+
 /// What a claimer must know after it has created its lease; see [`Tree::look`].
 #[derive(Clone, Debug)]
 pub struct Look {
@@ -106,6 +127,9 @@ pub struct Properties {
     pub address: String,
     /// Calls block the thread instead of waiting asynchronously.
     pub blocking: bool,
+    /// Every call is a request, which takes a round trip and may cost money: many are worth having
+    /// under way at once, what need not be asked is not, and [`Tree::scan`] lists.
+    pub remote: bool,
     /// The longest sensible time between heartbeats, however long the lease.
     pub heartbeat_every: Duration,
     /// A [`Tree::Slot`] stays the folder that it was when it was opened: a task that has gone from it
@@ -146,6 +170,13 @@ pub trait Tree: Send + Sync + 'static {
         from: Option<Self::Cursor>,
         limit: usize,
     ) -> Result<Page<Self::Cursor>>;
+    /// Lists what lies below a folder at any depth, about `limit` files after the path `after` in one
+    /// request. Only where [`Properties::remote`] says so.
+    async fn scan(&self, dir: &str, _after: Option<&str>, _limit: usize) -> Result<Scan> {
+        let provider = self.properties().provider;
+        let message = format!("{provider} cannot list '{dir}' in one go");
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
     /// The highest generation for which a terminal record exists; `paths` names the two places where
     /// the record of a generation can be. Records of an id exist without gaps from the first on.
     async fn last_life(
@@ -205,4 +236,17 @@ pub trait Tree: Send + Sync + 'static {
     /// record only a folder that has lost its task may be cleaned, and a task file that appears there
     /// meanwhile stays. Files that are not ours stay.
     async fn clean(&self, slot: &Self::Slot, finished: bool, leases: &[u32]) -> Result<()>;
+    /// The same for tasks that have finished, each with the leases that it has; perhaps later, together
+    /// with others, but then by [`Tree::flush`] at the latest. Answers for each.
+    async fn discard(&self, finished: Vec<(&Self::Slot, Vec<u32>)>) -> Vec<Result<()>> {
+        let mut answers = Vec::with_capacity(finished.len());
+        for (slot, leases) in finished {
+            answers.push(self.clean(slot, true, &leases).await);
+        }
+        answers
+    }
+    /// Does what was put off.
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
 }

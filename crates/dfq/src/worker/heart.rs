@@ -12,11 +12,12 @@ use tokio_util::sync::CancellationToken;
 use super::{Became, Report, no_thread};
 use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::meter::Meter;
 use crate::model::Receipt;
 use crate::queue::{Queue, WorkerRecord};
 
-/// How often a worker says that it is alive.
-const RECORD_EVERY: Duration = Duration::from_secs(15);
+/// How often a worker says that it is alive, and how often where that takes a request.
+const RECORD_EVERY: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
 
 /// What a worker has done so far.
 #[derive(Debug, Default)]
@@ -56,6 +57,7 @@ struct Shared {
     queues: Vec<(Arc<dyn Queue>, Duration)>,
     env: Env,
     concurrency: usize,
+    meter: Meter,
     started_at: Timestamp,
     kept: Mutex<HashMap<Receipt, Kept>>,
     lost: Mutex<std::collections::HashSet<Receipt>>,
@@ -69,7 +71,7 @@ struct Shared {
 /// Renews leases until dropped.
 pub(super) struct Heart {
     shared: Arc<Shared>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
 impl Heart {
@@ -77,6 +79,7 @@ impl Heart {
         queues: Vec<(Arc<dyn Queue>, Duration)>,
         env: Env,
         concurrency: usize,
+        meter: Meter,
     ) -> Result<Self> {
         let started_at = env.clock().wall();
         let counts = queues.iter().map(|_| Counts::default()).collect();
@@ -84,6 +87,7 @@ impl Heart {
             queues,
             env,
             concurrency,
+            meter,
             started_at,
             kept: Mutex::default(),
             lost: Mutex::default(),
@@ -107,13 +111,13 @@ impl Heart {
             .map_err(|error| no_thread(&error))?;
         match ready.recv() {
             Ok(Err(error)) => Err(no_thread(&error)),
-            _ => Ok(Self { shared, thread: Some(thread) }),
+            _ => Ok(Self { shared, thread: Mutex::new(Some(thread)) }),
         }
     }
 
     /// Whether leases are being renewed.
     pub(super) fn beats(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        lock(&self.thread).as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     /// Renews this lease from now on; the token is cancelled when it is lost. It was given after
@@ -177,9 +181,10 @@ impl Heart {
     }
 
     /// Stops, and writes the worker's last record.
-    pub(super) async fn stop(&mut self) {
+    pub(super) async fn stop(&self) {
         self.shared.stop.cancel();
-        if let Some(thread) = self.thread.take() {
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
             // Joining blocks, and a heartbeat under way may take its time.
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
         }
@@ -194,17 +199,19 @@ impl Drop for Heart {
 
 impl Shared {
     async fn beat(&self) {
+        let remote = self.queues.iter().all(|(queue, _)| queue.capabilities().remote);
+        let record_every = if remote { RECORD_EVERY.1 } else { RECORD_EVERY.0 };
         let mut recorded: Option<Duration> = None;
         while !self.stop.is_cancelled() {
             let now = self.env.monotonic();
-            if recorded.is_none_or(|at| now.saturating_sub(at) >= RECORD_EVERY) {
+            if recorded.is_none_or(|at| now.saturating_sub(at) >= record_every) {
                 self.record(None).await;
                 recorded = Some(now);
             }
             self.renew_due().await;
             let next_beat =
                 lock(&self.kept).values().map(|kept| kept.renewed + self.every(kept)).min();
-            let next = recorded.unwrap_or_default() + RECORD_EVERY;
+            let next = recorded.unwrap_or_default() + record_every;
             let next = next_beat.map_or(next, |beat| beat.min(next));
             let pause = next.saturating_sub(self.env.monotonic()).max(Duration::from_millis(1));
             tokio::select! {
@@ -283,6 +290,7 @@ impl Shared {
                 failed: report.failed,
                 released: report.released,
                 lost: report.lost,
+                requests: self.meter.counts(),
             };
             match queue.put_worker(record).await {
                 Ok(()) => {}

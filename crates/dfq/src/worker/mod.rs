@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
+use crate::meter::Meter;
 use crate::model::Receipt;
 use crate::queue::{Delivery, PollRequest, Queue};
 use heart::Heart;
@@ -158,6 +159,10 @@ impl std::fmt::Debug for Settled<'_> {
     }
 }
 
+/// How long an idle worker waits before it looks again: at first, and at the most.
+const IDLE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+const REMOTE_IDLE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
 type Observer = dyn Fn(&Settled<'_>) + Send + Sync;
 type Handler = dyn Fn(Job) -> Pin<Box<dyn Future<Output = Verdict> + Send>> + Send + Sync;
 
@@ -191,7 +196,11 @@ pub struct Worker {
     cleanup: Duration,
     until: Until,
     limit: u64,
+    /// How long an idle worker waits before it looks again, where nobody tells it: from the first to
+    /// the second, doubling.
+    idle: (Duration, Duration),
     stopper: Stopper,
+    meter: Meter,
 }
 
 impl Worker {
@@ -206,8 +215,10 @@ impl Worker {
             let answer = handler(job);
             Box::pin(async move { answer.await.into() }) as Pin<Box<_>>
         };
+        let idle = if queue.capabilities().remote { REMOTE_IDLE } else { IDLE };
         Self {
             queues: vec![queue],
+            idle,
             handler: Arc::new(handler),
             observer: Arc::new(|_| {}),
             env: Env::system(),
@@ -218,6 +229,7 @@ impl Worker {
             until: Until::Stopped,
             limit: u64::MAX,
             stopper: Stopper::default(),
+            meter: Meter::default(),
         }
     }
 
@@ -285,10 +297,28 @@ impl Worker {
         self
     }
 
+    /// How long an idle worker waits at the most before it looks for tasks again, where the store does
+    /// not tell it of any: 5 seconds by default, and 30 where every look is a request. The wait doubles
+    /// from look to look, and no two workers' are quite the same.
+    #[must_use]
+    pub fn idle_at_most(mut self, most: Duration) -> Self {
+        self.idle = (self.idle.0.min(most), most);
+        self
+    }
+
     /// Time and chance from elsewhere.
     #[must_use]
     pub fn env(mut self, env: Env) -> Self {
         self.env = env;
+        self
+    }
+
+    /// What this meter counts stands in the worker's record; give it to [`OpenOptions::meter`] too.
+    ///
+    /// [`OpenOptions::meter`]: crate::OpenOptions::meter
+    #[must_use]
+    pub fn meter(mut self, meter: Meter) -> Self {
+        self.meter = meter;
         self
     }
 
@@ -305,7 +335,7 @@ impl Worker {
             (Arc::clone(queue), queue.heartbeat_every(lease))
         };
         let queues = self.queues.iter().map(beat).collect();
-        let heart = Heart::start(queues, self.env.clone(), self.concurrency)?;
+        let heart = Heart::start(queues, self.env.clone(), self.concurrency, self.meter.clone())?;
         let mut shift = Shift::new(&self, heart);
         let ended = shift.work().await;
         shift.wind_down().await;

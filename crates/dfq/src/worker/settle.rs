@@ -56,8 +56,10 @@ impl Running {
         }
     }
 
-    /// What handlers did not come to the end of is given back.
+    /// What handlers did not come to the end of is given back, and what the store has refused is told
+    /// once more without delay.
     pub(super) fn abandon(&mut self) {
+        self.retry_at = Duration::ZERO;
         for (_, (queue, receipt)) in self.handled.drain() {
             let verdict =
                 Verdict::Release { reason: Some("its worker stopped".into()), delay: None };
@@ -73,8 +75,14 @@ impl Running {
         self.unsettled.iter().map(|finished| finished.receipt.key())
     }
 
-    pub(super) fn take_unsettled(&mut self) -> Vec<Finished> {
-        std::mem::take(&mut self.unsettled)
+    /// What can be told now: what the store has refused before only when its time has come.
+    pub(super) fn take_unsettled(&mut self, now: Duration) -> Vec<Finished> {
+        let due = now >= self.retry_at;
+        let (ready, later) = std::mem::take(&mut self.unsettled)
+            .into_iter()
+            .partition(|finished| due || finished.tries == 0);
+        self.unsettled = later;
+        ready
     }
 
     /// To be tried again: soon, then less and less often.
@@ -165,18 +173,40 @@ async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<
                 _ => None,
             });
             let answers = queue.nack(nacks.collect()).await.into_iter();
-            let told = |nacked| match nacked {
-                Nacked::Again(wait) => Became::Retried(wait),
-                Nacked::GivenUp => Became::Failed,
-            };
-            answers.map(|answer| answer.map(told)).collect()
+            answers.map(|answer| answer.map(became)).collect()
         }
         2 => {
             let failures = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
                 Verdict::Fail { reason } => Some((receipt, reason)),
                 _ => None,
             });
-            all(queue.fail(failures.collect()).await, Became::Failed)
+            let failures: Vec<_> = failures.collect();
+            let mut told = all(queue.fail(failures.clone()).await, Became::Failed);
+            // Where there is nowhere to put what is given up, it can only be tried again.
+            for (answer, (receipt, error)) in told.iter_mut().zip(failures) {
+                if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unsupported) {
+                    let nacked = queue.nack(vec![Nack { receipt, error, delay: None }]).await;
+                    *answer = nacked.into_iter().next().unwrap_or_else(not_told).map(became);
+                }
+            }
+            told
+        }
+        // Where nothing can be given back without counting, it is given back all the same.
+        _ if !queue.capabilities().release => {
+            let nacks = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
+                Verdict::Release { reason, delay } => Some(Nack {
+                    receipt,
+                    error: reason.unwrap_or_else(|| "given back".to_owned()),
+                    delay: Some(delay.unwrap_or_default()),
+                }),
+                _ => None,
+            });
+            let answers = queue.nack(nacks.collect()).await.into_iter();
+            let told = |nacked| match nacked {
+                Nacked::Again(_) => Became::Released,
+                Nacked::GivenUp => Became::Failed,
+            };
+            answers.map(|answer| answer.map(told)).collect()
         }
         _ => {
             let releases = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
@@ -186,6 +216,17 @@ async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<
             all(queue.release(releases.collect()).await, Became::Released)
         }
     }
+}
+
+fn became(nacked: Nacked) -> Became {
+    match nacked {
+        Nacked::Again(wait) => Became::Retried(wait),
+        Nacked::GivenUp => Became::Failed,
+    }
+}
+
+fn not_told<T>() -> Result<T> {
+    Err(Error::new(ErrorKind::Unavailable, "the queue did not answer"))
 }
 
 fn all(answers: Vec<Result<()>>, told: Became) -> Vec<Result<Became>> {

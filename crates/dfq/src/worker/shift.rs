@@ -5,17 +5,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use tokio::task::{Id, JoinSet};
 
-use super::heart::Heart;
-use super::settle::{self, Running};
+use super::heart::{Heart, Kept};
+use super::settle::{self, Finished, Running};
 use super::{Job, Until, Verdict, Worker};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{Delivery, Idle, PollRequest, Polled, Queue};
 
-/// How long an idle worker waits before it looks again, where nobody tells it: from the first to the
-/// second, doubling.
-const IDLE_POLL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// How many calls to a remote queue are under way at once, and how many of them polls. Each is a batch
+/// with many requests.
+const REMOTE_LANES: usize = 16;
+const REMOTE_POLLS: usize = 4;
 
 /// The most tasks asked for at a time.
 const MAX_POLL: usize = 1000;
@@ -28,111 +32,173 @@ async fn news(queues: &[Arc<dyn Queue>], at_most: Duration) {
     futures::future::select_all(queues.iter().map(|queue| queue.wait(at_most))).await;
 }
 
+/// What came of a call to the queues.
+enum Came {
+    /// A poll, begun at `asked` for so many tasks.
+    Claimed { asked: Duration, wanted: usize, answer: Result<Vec<Haul>> },
+    /// So many verdicts were told; these the queue could not take note of. Their leases are kept on.
+    Settled { told: usize, refused: Vec<(Finished, Option<Kept>)> },
+}
+
+/// What a poll of one of the worker's queues brought.
+struct Haul {
+    queue: usize,
+    polled: Polled,
+}
+
 /// A worker at work.
 pub(super) struct Shift<'a> {
     worker: &'a Worker,
-    pub(super) heart: Heart,
+    pub(super) heart: Arc<Heart>,
     jobs: JoinSet<Verdict>,
     running: Running,
     /// How many tasks so far.
     started: u64,
+    /// Calls to the queues that are under way. Where a call blocks or waits for a disk there is one
+    /// at a time, which then takes all that has come together; where it is a request there are many.
+    calls: FuturesUnordered<BoxFuture<'a, Came>>,
+    lanes: usize,
+    /// Polls under way, and the tasks that they ask for.
+    polls: usize,
+    asked_for: usize,
+    /// Tasks whose verdicts the queue is being told.
+    settling: usize,
+    /// What the last poll said.
+    idle: Option<Idle>,
+    idle_for: Duration,
 }
 
 impl<'a> Shift<'a> {
     pub(super) fn new(worker: &'a Worker, heart: Heart) -> Self {
-        Self { worker, heart, jobs: JoinSet::new(), running: Running::default(), started: 0 }
+        let remote = worker.queues.iter().all(|queue| queue.capabilities().remote);
+        Self {
+            worker,
+            heart: Arc::new(heart),
+            jobs: JoinSet::new(),
+            running: Running::default(),
+            started: 0,
+            calls: FuturesUnordered::new(),
+            lanes: if remote { REMOTE_LANES } else { 1 },
+            polls: 0,
+            asked_for: 0,
+            settling: 0,
+            idle: None,
+            idle_for: worker.idle.0,
+        }
     }
 
     pub(super) async fn work(&mut self) -> Result<()> {
-        let Worker { queues, env, stopper, until, .. } = self.worker;
-        let mut idle_for = IDLE_POLL.0;
+        let Worker { queues, env, stopper, .. } = self.worker;
         while !stopper.gently.is_cancelled() {
             if !self.heart.beats() {
                 let message = "the heartbeat thread has died, so leases cannot be kept";
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }
-            let before = self.started;
-            let idle = self.claim().await?;
-            if self.started > before {
-                idle_for = IDLE_POLL.0;
+            self.settle_ready();
+            if self.idle.is_none() {
+                self.claim();
             }
-            let enough = self.started >= self.worker.limit;
-            let done = self.running.is_empty()
-                && !idle.more
-                && match until {
-                    Until::Stopped => enough,
-                    Until::Idle => true,
-                    Until::Drained => enough || (idle.next.is_none() && !idle.paused),
-                };
-            if done {
+            if self.is_done() {
                 return Ok(());
             }
-            if idle.more && self.free() > 0 {
-                self.settle_ready().await;
-                tokio::task::yield_now().await;
-                continue;
-            }
-            let jitter = idle_for.mul_f64(0.75 + 0.5 * env.fraction());
-            let pause =
-                idle.next.map_or(jitter, |next| next.min(jitter)).max(Duration::from_millis(1));
-            let hungry = self.free() > 0;
+            let jitter = self.idle_for.mul_f64(0.75 + 0.5 * env.fraction());
+            let next = self.idle.as_ref().and_then(|idle| idle.next);
+            let pause = next.map_or(jitter, |next| next.min(jitter)).max(Duration::from_millis(1));
+            let waits = self.idle.is_some() && self.free() > 0;
             tokio::select! {
                 biased;
-                Some(joined) = self.jobs.join_next_with_id(), if !self.running.is_empty() => {
-                    self.finish(joined).await;
+                Some(joined) = self.jobs.join_next_with_id(), if !self.jobs.is_empty() => {
+                    self.make_room(joined);
                 }
+                Some(came) = self.calls.next(), if !self.calls.is_empty() => self.take(came)?,
                 () = stopper.gently.cancelled() => {}
-                () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.running.has_unsettled() => {
-                    self.settle_ready().await;
+                () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.retries() => {}
+                () = news(queues, pause), if waits => {
+                    self.idle = None;
+                    self.idle_for = (self.idle_for * 2).min(self.worker.idle.1);
                 }
-                () = news(queues, pause), if hungry => idle_for = (idle_for * 2).min(IDLE_POLL.1),
             }
         }
         Ok(())
     }
 
+    /// Whether this is where a worker that stops by itself does so.
+    fn is_done(&self) -> bool {
+        let quiet = self.running.is_empty() && self.calls.is_empty();
+        let enough = self.started >= self.worker.limit;
+        let Some(idle) = self.idle.as_ref().filter(|_| quiet) else { return quiet && enough };
+        !idle.more
+            && match self.worker.until {
+                Until::Stopped => enough,
+                Until::Idle => true,
+                Until::Drained => enough || (idle.next.is_none() && !idle.paused),
+            }
+    }
+
+    /// Whether there is a verdict to be told once more, and a call to be had for it.
+    fn retries(&self) -> bool {
+        self.running.has_unsettled() && self.calls.len() < self.lanes
+    }
+
     /// How many more tasks there is room for.
     fn free(&self) -> usize {
-        let room = self.worker.concurrency.saturating_sub(self.running.len()).min(MAX_POLL);
-        let left = self.worker.limit.saturating_sub(self.started);
+        let taken = self.running.len() + self.settling + self.asked_for;
+        let room = self.worker.concurrency.saturating_sub(taken).min(MAX_POLL);
+        let promised = self.started.saturating_add(self.asked_for as u64);
+        let left = self.worker.limit.saturating_sub(promised);
         room.min(usize::try_from(left).unwrap_or(room))
     }
 
     /// Claims as many tasks as there is room for, from the first queue that has any.
-    async fn claim(&mut self) -> Result<Idle> {
-        let mut all = Idle::default();
-        for index in 0..self.worker.queues.len() {
-            let free = self.free();
-            if free == 0 {
-                break;
-            }
-            let asked = self.worker.env.monotonic();
-            let Polled { deliveries, idle } = self.poll(index, free).await?;
-            for delivery in deliveries {
-                self.start(index, delivery, asked);
-            }
-            all.paused |= idle.paused;
-            all.more |= idle.more;
-            all.next = all.next.into_iter().chain(idle.next).min();
+    fn claim(&mut self) {
+        let wanted = self.free();
+        if wanted == 0 || self.calls.len() >= self.lanes || self.polls >= REMOTE_POLLS {
+            return;
         }
-        Ok(all)
+        self.asked_for += wanted;
+        self.polls += 1;
+        let worker = self.worker;
+        self.calls.push(Box::pin(async move {
+            let asked = worker.env.monotonic();
+            let answer = poll_all(worker, wanted).await;
+            Came::Claimed { asked, wanted, answer }
+        }));
     }
 
-    /// Claims tasks. A store that fails for a while is waited for; a queue that cannot be used is not.
-    async fn poll(&self, queue: usize, free: usize) -> Result<Polled> {
-        let Worker { queues, request, env, .. } = self.worker;
-        match queues[queue].poll(PollRequest { max: free, ..request.clone() }).await {
-            Ok(polled) => Ok(polled),
-            Err(error) => match error.kind() {
-                ErrorKind::Unavailable | ErrorKind::Full => {
-                    tracing::warn!(%error, "cannot poll now");
-                    env.clock().sleep(TROUBLE_PAUSE).await;
-                    // Nothing is known of what is there: whoever waits for the end must go on.
-                    let idle = Idle { more: true, ..Idle::default() };
-                    Ok(Polled { idle, ..Polled::default() })
+    /// Takes note of what came of a call.
+    fn take(&mut self, came: Came) -> Result<()> {
+        match came {
+            Came::Settled { told, refused } => {
+                self.settling -= told;
+                for (finished, kept) in refused {
+                    if let Some(kept) = kept {
+                        self.heart.resume(&finished.receipt, kept);
+                    }
+                    self.running.put_back(finished, self.worker.env.monotonic());
                 }
-                _ => Err(error),
-            },
+                if self.running.is_empty() && self.worker.until != Until::Stopped {
+                    self.idle = None; // whether that was all is to be seen
+                }
+                Ok(())
+            }
+            Came::Claimed { asked, wanted, answer } => {
+                self.asked_for -= wanted;
+                self.polls -= 1;
+                let (mut idle, before) = (Idle::default(), self.started);
+                for Haul { queue, polled } in answer? {
+                    for delivery in polled.deliveries {
+                        self.start(queue, delivery, asked);
+                    }
+                    idle.paused |= polled.idle.paused;
+                    idle.more |= polled.idle.more;
+                    idle.next = idle.next.into_iter().chain(polled.idle.next).min();
+                }
+                if self.started > before {
+                    self.idle_for = self.worker.idle.0;
+                }
+                self.idle = Some(idle).filter(|idle| !idle.more);
+                Ok(())
+            }
         }
     }
 
@@ -170,11 +236,6 @@ impl<'a> Shift<'a> {
         self.running.add(task.id(), queue, receipt);
     }
 
-    async fn finish(&mut self, joined: std::result::Result<(Id, Verdict), tokio::task::JoinError>) {
-        self.collect(joined);
-        self.settle_ready().await;
-    }
-
     fn collect(&mut self, joined: std::result::Result<(Id, Verdict), tokio::task::JoinError>) {
         let (id, verdict) = match joined {
             Ok((id, verdict)) => (id, verdict),
@@ -183,29 +244,29 @@ impl<'a> Shift<'a> {
         self.running.finished(id, verdict);
     }
 
+    /// The same, and asks for more if there was no room before. Where a poll takes requests, one that
+    /// found too little is not repeated for every task that ends.
+    fn make_room(&mut self, joined: std::result::Result<(Id, Verdict), tokio::task::JoinError>) {
+        let had_room = self.free() > 0 && self.lanes > 1;
+        self.collect(joined);
+        self.idle = self.idle.take().filter(|_| had_room);
+    }
+
     /// Settles all that has finished by now in one go: it costs little more than settling one.
-    async fn settle_ready(&mut self) {
+    fn settle_ready(&mut self) {
         while let Some(joined) = self.jobs.try_join_next_with_id() {
-            self.collect(joined);
+            self.make_room(joined);
         }
-        let unsettled = self.running.take_unsettled();
-        // Not renewed while it is being settled; if that fails it must be, as if nothing had happened.
-        let kept: Vec<_> = unsettled.iter().map(|done| self.heart.forget(&done.receipt)).collect();
-        let kept: HashMap<_, _> =
-            unsettled.iter().map(|done| done.receipt.clone()).zip(kept).collect();
-        let Worker { queues, observer, env, .. } = self.worker;
-        let mut of_queue: Vec<Vec<_>> = queues.iter().map(|_| Vec::new()).collect();
-        for done in unsettled {
-            of_queue[done.queue].push(done);
+        if self.calls.len() >= self.lanes {
+            return;
         }
-        for (queue, finished) in queues.iter().zip(of_queue) {
-            for refused in settle::settle(queue, finished, &self.heart, &**observer).await {
-                if let Some(Some(kept)) = kept.get(&refused.receipt) {
-                    self.heart.resume(&refused.receipt, kept.clone());
-                }
-                self.running.put_back(refused, env.monotonic());
-            }
+        let unsettled = self.running.take_unsettled(self.worker.env.monotonic());
+        if unsettled.is_empty() {
+            return;
         }
+        self.settling += unsettled.len();
+        let (worker, heart) = (self.worker, Arc::clone(&self.heart));
+        self.calls.push(Box::pin(tell_all(worker, heart, unsettled)));
     }
 
     /// Lets handlers finish, then gives back what is left.
@@ -213,15 +274,15 @@ impl<'a> Shift<'a> {
         let Worker { env, stopper, grace, cleanup, .. } = self.worker;
         let over = env.clock().sleep(*grace);
         tokio::pin!(over);
-        while !self.running.is_empty() {
+        while !self.running.is_empty() || !self.calls.is_empty() {
+            self.settle_ready();
             tokio::select! {
                 biased;
                 Some(joined) = self.jobs.join_next_with_id(), if !self.jobs.is_empty() => {
-                    self.finish(joined).await;
+                    self.collect(joined);
                 }
-                () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.running.has_unsettled() => {
-                    self.settle_ready().await;
-                }
+                Some(came) = self.calls.next(), if !self.calls.is_empty() => self.take_back(came),
+                () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.retries() => {}
                 () = stopper.hard.cancelled() => break,
                 () = &mut over => break,
             }
@@ -236,12 +297,102 @@ impl<'a> Shift<'a> {
                 () = &mut patience => break,
             }
         }
+        // What is under way may have claimed something.
+        while let Some(came) = self.calls.next().await {
+            self.take_back(came);
+        }
         self.running.abandon();
-        self.settle_ready().await;
+        self.settle_ready();
+        while let Some(came) = self.calls.next().await {
+            self.take_back(came);
+        }
         for key in self.running.unsettled() {
             tracing::error!(%key, "the queue could not be told; the task is redone after its lease");
         }
+        for queue in &self.worker.queues {
+            queue.close().await;
+        }
     }
+
+    /// Takes note of a call that came to its end after the stop: what was claimed is given back.
+    fn take_back(&mut self, came: Came) {
+        match came {
+            Came::Claimed { wanted, answer, .. } => {
+                self.asked_for -= wanted;
+                self.polls -= 1;
+                for Haul { queue, polled } in answer.unwrap_or_default() {
+                    for delivery in polled.deliveries {
+                        let reason = Some("its worker stopped".to_owned());
+                        let verdict = Verdict::Release { reason, delay: None };
+                        self.running.add_finished(queue, delivery.receipt, verdict);
+                    }
+                }
+            }
+            // Settling never fails as a whole.
+            settled @ Came::Settled { .. } => _ = self.take(settled),
+        }
+    }
+}
+
+/// Claims up to `wanted` tasks, from the first queue that has any.
+async fn poll_all(worker: &Worker, wanted: usize) -> Result<Vec<Haul>> {
+    let (mut hauls, mut free): (Vec<Haul>, usize) = (Vec::new(), wanted);
+    for queue in 0..worker.queues.len() {
+        if free == 0 {
+            break;
+        }
+        match poll(worker, queue, free).await {
+            Ok(polled) => {
+                free = free.saturating_sub(polled.deliveries.len());
+                hauls.push(Haul { queue, polled });
+            }
+            // What was claimed from those before must not be lost.
+            Err(error) if hauls.iter().any(|haul| !haul.polled.deliveries.is_empty()) => {
+                tracing::warn!(%error, "cannot poll");
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(hauls)
+}
+
+/// Claims tasks. A store that fails for a while is waited for; a queue that cannot be used is not.
+async fn poll(worker: &Worker, queue: usize, free: usize) -> Result<Polled> {
+    let Worker { queues, request, env, .. } = worker;
+    match queues[queue].poll(PollRequest { max: free, ..request.clone() }).await {
+        Ok(polled) => Ok(polled),
+        Err(error) => match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::Full => {
+                tracing::warn!(%error, "cannot poll now");
+                env.clock().sleep(TROUBLE_PAUSE).await;
+                // Nothing is known of what is there: whoever waits for the end must go on.
+                let idle = Idle { more: true, ..Idle::default() };
+                Ok(Polled { idle, ..Polled::default() })
+            }
+            _ => Err(error),
+        },
+    }
+}
+
+/// Tells the queues what became of tasks.
+async fn tell_all(worker: &Worker, heart: Arc<Heart>, unsettled: Vec<Finished>) -> Came {
+    // Not renewed while it is being settled; if that fails it must be, as if nothing had happened.
+    let keep = |done: &Finished| (done.receipt.clone(), heart.forget(&done.receipt));
+    let mut kept: HashMap<_, _> = unsettled.iter().map(keep).collect();
+    let told = unsettled.len();
+    let mut of_queue: Vec<Vec<_>> = worker.queues.iter().map(|_| Vec::new()).collect();
+    for done in unsettled {
+        of_queue[done.queue].push(done);
+    }
+    let mut refused = Vec::new();
+    for (queue, finished) in worker.queues.iter().zip(of_queue) {
+        for finished in settle::settle(queue, finished, &heart, &*worker.observer).await {
+            let kept = kept.remove(&finished.receipt).flatten();
+            refused.push((finished, kept));
+        }
+    }
+    Came::Settled { told, refused }
 }
 
 fn verdict_of(error: tokio::task::JoinError) -> Verdict {

@@ -2,21 +2,20 @@
 
 #![allow(clippy::disallowed_methods, reason = "the parent of real processes lives in real time")]
 
-use std::collections::HashSet;
-use std::path::Path;
+use std::collections::{BTreeMap, HashSet};
 use std::process::{Child, Command};
 use std::time::Duration;
 
 use dfq::model::{Durability, Layout};
-use dfq::{Env, NewTask, OpenOptions, Pushed, Queue, Settings, TaskId};
+use dfq::{Env, ErrorKind, NewTask, Pushed, Queue, Settings, TaskId};
+use dfq_s3_server::{Faults, Server};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::runtime::Runtime;
 
 use crate::journal::{self, Incident};
+use crate::place::{ENDPOINT, Place};
 use crate::worker::{LAST, SEED};
 use crate::{Plan, now, one_in, seeded};
-
-/// The longest lease that workers ask for.
-const LONGEST_LEASE: Duration = Duration::from_millis(500);
 
 /// What the parent knows for the verification.
 #[derive(Default)]
@@ -28,6 +27,9 @@ pub(crate) struct Told {
     pub(crate) journals: Vec<String>,
     pub(crate) stops: usize,
     pub(crate) setup: String,
+    /// What our own server did wrong, if it is our own and was to do so.
+    pub(crate) faults: Option<BTreeMap<&'static str, u64>>,
+    pub(crate) own_server: bool,
     /// By how much the calendar was ahead of the shared clock, at the start and at the end.
     calendar: (i128, i128),
 }
@@ -56,7 +58,7 @@ struct Member {
 
 struct Crew<'a> {
     env: Env,
-    dir: &'a Path,
+    place: &'a Place,
     members: Vec<Member>,
     told: Told,
 }
@@ -82,7 +84,10 @@ impl Crew<'_> {
         let journal = format!("journal-{}", self.told.journals.len());
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
         let mut command = Command::new(program);
-        command.arg(self.dir).arg(&journal).env(SEED, self.env.next_u64().to_string());
+        command.arg(&self.place.dir).arg(&journal).env(SEED, self.env.next_u64().to_string());
+        if let Some(endpoint) = &self.place.endpoint {
+            command.env(ENDPOINT, endpoint);
+        }
         let child = command.spawn().map_err(|e| format!("cannot start a worker: {e}"))?;
         self.told.journals.push(journal.clone());
         Ok(Member { child, journal, stopped: None, killed: false })
@@ -119,7 +124,7 @@ impl Crew<'_> {
         let at = self.env.below(self.members.len());
         let member = &self.members[at];
         if !one_in(&self.env, 4) && member.stopped.is_none() && !member.killed {
-            let path = self.dir.join(&member.journal);
+            let path = self.place.dir.join(&member.journal);
             let mut patience = 100;
             while patience > 0 && !journal::in_a_call(&path) {
                 std::thread::sleep(Duration::from_micros(100));
@@ -151,16 +156,17 @@ impl Crew<'_> {
         let at = self.pick();
         // Past the lease in most cases, and now and then so briefly that it comes back with a lease
         // that is just about to run out.
-        let mut pause = LONGEST_LEASE.mul_f64(1.05 + self.env.fraction());
+        let longest = self.place.pace().longest_lease;
+        let mut pause = longest.mul_f64(1.05 + self.env.fraction());
         if one_in(&self.env, 4) {
-            pause = LONGEST_LEASE.mul_f64(self.env.fraction());
+            pause = longest.mul_f64(self.env.fraction());
         }
         let until = now(&self.env) + pause.as_nanos() as u64;
         let member = &mut self.members[at];
         if member.stopped.is_none() && !member.killed {
             member.signal(Signal::STOP)?;
             member.stopped = Some(until);
-            self.told.stops += usize::from(pause > LONGEST_LEASE);
+            self.told.stops += usize::from(pause > longest);
         }
         Ok(())
     }
@@ -173,7 +179,7 @@ impl Crew<'_> {
         }
         let mut missing = Incident::all();
         for name in journals {
-            let path = self.dir.join(name);
+            let path = self.place.dir.join(name);
             let events = if path.exists() { journal::read(&path)? } else { Vec::new() };
             missing.retain(|incident| !events.iter().any(|event| incident.is(event)));
         }
@@ -183,7 +189,7 @@ impl Crew<'_> {
     /// Lets everybody finish.
     fn dismiss(&mut self) -> Result<(), String> {
         self.resume(true)?;
-        std::fs::write(self.dir.join(LAST), "").map_err(|e| e.to_string())?;
+        std::fs::write(self.place.dir.join(LAST), "").map_err(|e| e.to_string())?;
         for member in &mut self.members {
             let status = member.child.wait().map_err(|e| e.to_string())?;
             if !status.success() && !member.killed {
@@ -194,54 +200,65 @@ impl Crew<'_> {
     }
 }
 
-fn settings(env: &Env) -> Settings {
+fn settings(env: &Env, place: &Place) -> Settings {
     let durable = one_in(env, 2);
     Settings {
         layout: if one_in(env, 4) { Layout::Flat } else { Layout::Sharded },
         durability: if durable { Durability::Durable } else { Durability::Relaxed },
-        lease: Duration::from_millis(300),
+        lease: place.pace().shortest_lease,
         max_attempts: 1_000_000,
         max_lost: 1_000_000,
         ..Settings::default()
     }
 }
 
-fn push(queue: &dyn Queue, ids: &[String]) -> Result<(), String> {
-    let task = |id: &String| {
-        let task = NewTask::from_json(r#"{"work":"none"}"#)?;
-        Ok(task.id(TaskId::new(id.as_str())?))
-    };
-    let tasks = ids.iter().map(task).collect::<dfq::Result<_>>().map_err(|e| e.to_string())?;
-    for answer in futures::executor::block_on(queue.push(tasks)) {
-        match answer {
-            Ok(Pushed::Created(_)) => {}
-            other => return Err(format!("push answered {other:?}")),
+async fn push(queue: &dyn Queue, ids: &[String]) -> Result<(), String> {
+    let mut left: Vec<&String> = ids.iter().collect();
+    for _ in 0..10 {
+        let task = |id: &&String| {
+            let task = NewTask::from_json(r#"{"work":"none"}"#)?;
+            Ok(task.id(TaskId::new(id.as_str())?))
+        };
+        let tasks = left.iter().map(task).collect::<dfq::Result<_>>().map_err(|e| e.to_string())?;
+        let first = left.len() == ids.len();
+        let mut again = Vec::new();
+        for (id, answer) in left.into_iter().zip(queue.push(tasks).await) {
+            match answer {
+                Ok(Pushed::Created(_)) => {}
+                // The answer to the first push was lost for good.
+                Ok(_) if !first => {}
+                Err(error) if error.kind() == ErrorKind::Unavailable => again.push(id),
+                other => return Err(format!("push answered {other:?}")),
+            }
         }
+        if again.is_empty() {
+            return Ok(());
+        }
+        left = again;
     }
-    Ok(())
+    Err(format!("{} tasks cannot be pushed", left.len()))
 }
 
-/// Folders under `pending/`, shards not counted.
-pub(crate) fn pending(dir: &Path, layout: Layout) -> usize {
-    let list = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let pending = dir.join("queue/pending");
-    match layout {
-        Layout::Flat => list(&pending).count(),
-        Layout::Sharded => list(&pending).map(|shard| list(&shard.path()).count()).sum(),
-    }
-}
-
-pub(crate) fn run(plan: &Plan, seed: u64, dir: &Path) -> Result<Told, String> {
+pub(crate) fn run(
+    plan: &Plan,
+    seed: u64,
+    place: &Place,
+    runtime: &Runtime,
+    server: Option<&Server>,
+) -> Result<Told, String> {
     let env = seeded(seed);
-    let settings = settings(&env);
+    let settings = settings(&env, place);
     let (layout, durability) = (settings.layout, settings.durability);
-    let options = OpenOptions { create: Some(settings), ..OpenOptions::default() };
-    let queue = futures::executor::block_on(dfq::open(dir.join("queue"), options));
-    let queue = queue.map_err(|e| e.to_string())?;
+    let queue = runtime.block_on(place.open(Some(settings))).map_err(|e| e.to_string())?;
+    let pending = || runtime.block_on(place.pending(layout));
     let tasks: Vec<String> = (0..plan.tasks).map(|n| format!("t{n}")).collect();
-    let setup = format!("{} workers, {layout:?}, {durability:?}", plan.workers);
+    let setup = match &place.endpoint {
+        None => format!("{} workers, {layout:?}, {durability:?}", plan.workers),
+        Some(at) => format!("{} workers, {layout:?}, {at}, {} % faults", plan.workers, plan.faults),
+    };
     let calendar = (calendar_ahead(&env), 0);
-    let told = Told { tasks, setup, calendar, ..Told::default() };
+    let own_server = server.is_some();
+    let told = Told { tasks, setup, calendar, own_server, ..Told::default() };
     println!("race: seed {seed}, {}, {} tasks", told.setup, plan.tasks);
 
     // Half of the tasks are there from the start. The rest comes in a trickle, so that all workers
@@ -250,22 +267,25 @@ pub(crate) fn run(plan: &Plan, seed: u64, dir: &Path) -> Result<Told, String> {
     let mut left = told.tasks.clone();
     let first = left.split_off(left.len() / 2);
     for batch in first.chunks(500) {
-        push(&*queue, batch)?;
+        runtime.block_on(push(&*queue, batch))?;
     }
-    let mut crew = Crew { env, dir, members: Vec::new(), told };
+    let mut crew = Crew { env, place, members: Vec::new(), told };
     for _ in 0..plan.workers {
         let member = crew.hire()?;
         crew.members.push(member);
     }
+    let most = place.pace().tick;
+    // Where leases are long, workers live long enough to lose one.
+    let kills = if place.in_a_bucket() { (160 / plan.workers).max(8) } else { 8 };
     let mut enough = false;
     for tick in 1_u64.. {
-        std::thread::sleep(Duration::from_millis(1 + crew.env.below(12) as u64));
+        std::thread::sleep(most.mul_f64(0.1 + 0.9 * crew.env.fraction()));
         crew.replace()?;
         crew.resume(false)?;
-        match crew.env.below(8) {
-            0 => crew.kill_one()?,
-            1 => crew.stop_one()?,
-            _ => {}
+        if one_in(&crew.env, kills) {
+            crew.kill_one()?;
+        } else if one_in(&crew.env, 8) {
+            crew.stop_one()?;
         }
         if !enough && tick % 16 == 0 {
             enough = crew.had_enough()?;
@@ -275,34 +295,46 @@ pub(crate) fn run(plan: &Plan, seed: u64, dir: &Path) -> Result<Told, String> {
             crew.told.tasks.extend(left.last().cloned());
         }
         let batch = 1 + crew.env.below(plan.workers);
-        push(&*queue, &left.split_off(left.len().saturating_sub(batch)))?;
-        if left.is_empty() && enough && tick % 16 == 0 && pending(dir, layout) == 0 {
+        runtime.block_on(push(&*queue, &left.split_off(left.len().saturating_sub(batch))))?;
+        if left.is_empty() && enough && tick % 16 == 0 && pending()? == 0 {
             break;
         }
-        if tick % 4096 == 0 {
-            println!("race: {} pending, {} to be pushed", pending(dir, layout), left.len());
+        if tick % 4096 == 0 || (place.in_a_bucket() && tick % 256 == 0) {
+            println!("race: {} pending, {} to be pushed", pending()?, left.len());
         }
     }
+    if let Some(server) = server {
+        // Whoever leaves now must be able to see that there is nothing left.
+        let counts = server.meter().counts();
+        server.set_faults(Faults::default());
+        crew.told.setup.push_str(&format!(", requests {}", counts.total()));
+        crew.told.faults = (plan.faults > 0).then_some(counts.faults);
+    }
     crew.dismiss()?;
-    settle(&*queue, dir, layout)?;
+    runtime.block_on(settle(&*queue, place, layout))?;
     crew.told.calendar.1 = calendar_ahead(&crew.env);
     Ok(std::mem::take(&mut crew.told))
 }
 
-/// What killed workers left half cleaned is cleaned by the next poll, which must not find work.
-fn settle(queue: &dyn Queue, dir: &Path, layout: Layout) -> Result<(), String> {
-    let polled = futures::executor::block_on(queue.poll(dfq::PollRequest::new(1)));
-    let polled = polled.map_err(|e| e.to_string())?;
-    if let Some(delivery) = polled.deliveries.first() {
-        return Err(format!("{} was left behind, attempt {}", delivery.key, delivery.attempt));
+/// What killed workers left half cleaned is cleaned by the next poll, which must not find work. In a
+/// bucket it may take some polls: nobody looks into a lease before it has run out, and leases without
+/// a task are left alone for a minute.
+async fn settle(queue: &dyn Queue, place: &Place, layout: Layout) -> Result<(), String> {
+    let mut wrong = String::new();
+    for _ in 0..if place.in_a_bucket() { 120 } else { 1 } {
+        let polled = queue.poll(dfq::PollRequest::new(1)).await.map_err(|e| e.to_string())?;
+        if let Some(delivery) = polled.deliveries.first() {
+            return Err(format!("{} was left behind, attempt {}", delivery.key, delivery.attempt));
+        }
+        let rest = place.pending(layout).await?;
+        let problems = queue.check(false).await.map_err(|e| e.to_string())?;
+        if rest == 0 && problems.is_empty() {
+            return Ok(());
+        }
+        wrong = format!("{rest} tasks are still pending; the tree has problems: {problems:?}");
+        if place.in_a_bucket() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
     }
-    let rest = pending(dir, layout);
-    if rest > 0 {
-        return Err(format!("{rest} tasks are still pending"));
-    }
-    let problems = futures::executor::block_on(queue.check(false)).map_err(|e| e.to_string())?;
-    if !problems.is_empty() {
-        return Err(format!("the tree has problems: {problems:?}"));
-    }
-    Ok(())
+    Err(wrong)
 }

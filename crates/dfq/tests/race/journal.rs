@@ -45,7 +45,14 @@ pub(crate) enum Answer {
     Ok(u64),
     ClaimLost,
     AlreadyCompleted,
+    /// The store did not answer: it may have been done, or not.
+    Unknown,
     Other(String),
+}
+
+/// On a disk nothing is ever unanswered.
+pub(crate) fn unknowns_are_fine() -> bool {
+    std::env::var_os(crate::place::ENDPOINT).is_some()
 }
 
 impl From<Error> for Answer {
@@ -53,6 +60,7 @@ impl From<Error> for Answer {
         match error.kind() {
             ErrorKind::ClaimLost => Self::ClaimLost,
             ErrorKind::AlreadyCompleted => Self::AlreadyCompleted,
+            ErrorKind::Unavailable if unknowns_are_fine() => Self::Unknown,
             _ => Self::Other(format!("{error:?}")),
         }
     }
@@ -64,6 +72,7 @@ impl fmt::Display for Answer {
             Self::Ok(left) => write!(f, "ok {left}"),
             Self::ClaimLost => write!(f, "lost"),
             Self::AlreadyCompleted => write!(f, "completed"),
+            Self::Unknown => write!(f, "unknown"),
             Self::Other(error) => write!(f, "other {}", error.escape_debug()),
         }
     }
@@ -133,6 +142,7 @@ fn parse(line: &str) -> Option<Event> {
                 Some((_, error)) => Answer::Other(error.to_owned()),
                 None if rest.ends_with(" lost") => Answer::ClaimLost,
                 None if rest.ends_with(" completed") => Answer::AlreadyCompleted,
+                None if rest.ends_with(" unknown") => Answer::Unknown,
                 None => return None,
             },
         },

@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
 
 use dfq::Receipt;
+use dfq_s3_server::Faults;
 
 use crate::crew::Told;
 use crate::journal::{self, Answer, Event, Verb};
+use crate::place::{Found, Place};
 
 /// One life of one task.
 type Life = (String, u32);
@@ -64,12 +65,12 @@ fn life(receipt: &Receipt) -> Life {
     (receipt.key().id().to_string(), receipt.key().generation())
 }
 
-pub(crate) fn verify(dir: &Path, told: &Told) -> Result<String, String> {
+pub(crate) async fn verify(place: &Place, told: &Told) -> Result<String, String> {
     let mut found = Findings::default();
     found.pushed.extend(told.tasks.iter().map(|id| (id.clone(), 1)));
     for name in &told.journals {
         // One killed before it could begin has none.
-        let path = dir.join(name);
+        let path = place.dir.join(name);
         if path.exists() {
             found.read(name, journal::read(&path)?);
         }
@@ -77,7 +78,9 @@ pub(crate) fn verify(dir: &Path, told: &Told) -> Result<String, String> {
     found.maybe.extend(found.pushed.iter().cloned());
     found.check_claims();
     found.check_calls();
-    found.check_records(dir, told)?;
+    let failed = place.records("failed", told.own_server).await?;
+    let completed = place.records("completed", told.own_server).await?;
+    found.check_records(&failed, &completed, told);
     found.check_that_it_raced(told);
     found.verdict(told)
 }
@@ -129,8 +132,11 @@ impl Findings {
                         (Verb::Ack, Answer::ClaimLost) => "ClaimLost",
                         (Verb::Ack, Answer::AlreadyCompleted) => "AlreadyCompleted",
                         (Verb::Beat, Answer::Ok(_)) => "heartbeats",
-                        (Verb::Beat, _) => "lost heartbeats",
+                        (Verb::Beat, Answer::ClaimLost | Answer::AlreadyCompleted) => {
+                            "lost heartbeats"
+                        }
                         (Verb::Nack | Verb::Release, Answer::Ok(_)) => "given back",
+                        (_, Answer::Unknown) => "unanswered",
                         _ => "lost otherwise",
                     });
                     if let Answer::Other(error) = &answer {
@@ -231,6 +237,9 @@ impl Findings {
                 let mut ran_out = claim.to + claim.lease;
                 let mut told_so = u64::MAX;
                 for call in &claim.calls {
+                    if call.answer == Answer::Unknown {
+                        continue;
+                    }
                     if !matches!(call.answer, Answer::Ok(_)) {
                         told_so = told_so.min(call.to);
                         continue;
@@ -257,22 +266,21 @@ impl Findings {
     }
 
     /// Exactly one record a life, made by somebody who may have made it.
-    fn check_records(&mut self, dir: &Path, told: &Told) -> Result<(), String> {
-        let failed = files(&dir.join("queue/failed"))?.len();
-        if failed > 0 {
-            self.wrong.push(format!("{failed} tasks have failed"));
+    fn check_records(&mut self, failed: &[Found], completed: &[Found], told: &Told) {
+        if !failed.is_empty() {
+            self.wrong.push(format!("{} tasks have failed", failed.len()));
         }
         let mut seen = BTreeSet::new();
-        for path in files(&dir.join("queue/completed"))? {
-            let shown = path.file_name().map(|name| name.to_string_lossy().into_owned());
-            let shown = shown.unwrap_or_default();
-            let Some(record) = Record::read(&path) else {
+        for found in completed {
+            let shown = &found.name;
+            let Some(record) = Record::read(found) else {
                 self.wrong.push(format!("record {shown} cannot be read"));
                 continue;
             };
             let generation = record.life.1;
             let name = if generation == 1 { String::new() } else { format!("@{generation}") };
-            if shown != format!("{}{name}.json", record.life.0) || !seen.insert(record.life.clone())
+            if *shown != format!("{}{name}.json", record.life.0)
+                || !seen.insert(record.life.clone())
             {
                 self.wrong.push(format!("record {shown} is not of its task, or not the only one"));
             }
@@ -280,7 +288,8 @@ impl Findings {
                 self.wrong.push(format!("record {shown} is of a task that nobody pushed"));
             }
             let claims = self.lives.get(&record.life).map_or(&[][..], Vec::as_slice);
-            for late in claims.iter().filter(|claim| claim.from > told.certainly(record.named)) {
+            let there = found.named.map_or(u64::MAX, |named| told.certainly(named));
+            for late in claims.iter().filter(|claim| claim.from > there) {
                 self.wrong.push(format!("{} was handed out with a record there", late.receipt));
             }
             let by = claims.iter().find(|claim| record.is_of(claim));
@@ -292,9 +301,12 @@ impl Findings {
                     self.wrong.push(what);
                 }
                 (Some(by), None) => {
-                    let unanswered = !by.calls.iter().any(|call| call.verb == Verb::Ack);
+                    let mut acks = by.calls.iter().filter(|call| call.verb == Verb::Ack).peekable();
+                    let unanswered = acks.peek().is_none();
                     if by.acking && unanswered && told.killed.contains(&by.journal) {
                         self.count("killed in mid-ack");
+                    } else if acks.any(|call| call.answer == Answer::Unknown) {
+                        self.count("acked without an answer");
                     } else {
                         let what = format!("{} has a record, but no ack made it", by.receipt);
                         self.wrong.push(what);
@@ -307,7 +319,6 @@ impl Findings {
             self.wrong.push(format!("{}@{} was pushed and never completed", life.0, life.1));
         }
         self.counts.insert("records", seen.len());
-        Ok(())
     }
 
     /// A race without incidents proves nothing.
@@ -320,6 +331,13 @@ impl Findings {
             if self.counts.get(what).is_none_or(|count| *count == 0) {
                 self.wrong.push(format!("no {what}: nothing was tried"));
             }
+        }
+        for (fault, count) in told.faults.iter().flatten() {
+            *self.counts.entry("faults").or_default() += *count as usize;
+            self.counts.insert(fault, *count as usize);
+        }
+        if told.faults.as_ref().is_some_and(|faults| faults.len() < Faults::NAMES.len()) {
+            self.wrong.push("the server did not do all the wrong that it can".to_owned());
         }
     }
 
@@ -341,23 +359,17 @@ struct Record {
     life: Life,
     lease_id: String,
     attempt: u64,
-    /// When the file got its name, on the machine's calendar.
-    named: i128,
 }
 
 impl Record {
-    fn read(path: &Path) -> Option<Self> {
-        use std::os::unix::fs::MetadataExt;
-        let meta = path.metadata().ok()?;
-        let named = i128::from(meta.ctime()) * 1_000_000_000 + i128::from(meta.ctime_nsec());
-        let json: serde_json::Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    fn read(found: &Found) -> Option<Self> {
+        let json: serde_json::Value = serde_json::from_slice(&found.bytes).ok()?;
         let meta = json.get("_dfq").filter(|meta| meta["outcome"] == "completed")?;
         let generation = u32::try_from(meta["generation"].as_u64()?).ok()?;
         Some(Self {
             life: (meta["id"].as_str()?.to_owned(), generation),
             lease_id: meta["lease_id"].as_str()?.to_owned(),
             attempt: meta["attempts"].as_array()?.last()?["attempt"].as_u64()?,
-            named,
         })
     }
 
@@ -365,19 +377,4 @@ impl Record {
         let receipt = claim.receipt.to_string();
         u64::from(claim.receipt.attempt()) == self.attempt && receipt.ends_with(&self.lease_id)
     }
-}
-
-/// Every file in a folder and those right below it.
-fn files(dir: &Path) -> Result<Vec<PathBuf>, String> {
-    let mut files = Vec::new();
-    let Ok(entries) = std::fs::read_dir(dir) else { return Ok(files) };
-    for entry in entries {
-        let path = entry.map_err(|e| e.to_string())?.path();
-        if path.is_dir() {
-            files.extend(self::files(&path)?);
-        } else {
-            files.push(path);
-        }
-    }
-    Ok(files)
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dfq::queue::Answers;
-use dfq::{Env, Nack, NewTask, OpenOptions, PollRequest, Queue, Receipt, Release};
+use dfq::{Env, ErrorKind, Nack, NewTask, PollRequest, Queue, Receipt, Release};
 
-use crate::journal::{Answer, Event, Journal, Verb};
+use crate::journal::{self, Answer, Event, Journal, Verb};
+use crate::place::{ENDPOINT, Pace, Place};
 use crate::{now, one_in, seeded};
 
 /// Set in a worker's environment, to the seed of its behaviour.
@@ -22,10 +23,11 @@ pub(crate) fn main(dir: &Path, journal: &str, seed: &str) -> ExitCode {
     let runtime = runtime.expect("a runtime");
     runtime.block_on(async {
         let journal = Journal::create(&dir.join(journal)).expect("a journal of its own");
-        let open = || dfq::open(dir.join("queue"), OpenOptions::existing());
-        let queue = open().await.expect("the queue can be opened");
-        let other = open().await.expect("the queue can be opened twice");
-        let mut worker = Worker { queue, other, env: seeded(seed), journal };
+        let place = Place { dir: dir.to_owned(), endpoint: std::env::var(ENDPOINT).ok() };
+        let queue = place.open(None).await.expect("the queue can be opened");
+        let other = place.open(None).await.expect("the queue can be opened twice");
+        let pace = place.pace();
+        let mut worker = Worker { queue, other, pace, env: seeded(seed), journal };
         worker.run(&dir.join(LAST)).await;
     });
     ExitCode::SUCCESS
@@ -35,6 +37,7 @@ struct Worker {
     queue: Arc<dyn Queue>,
     /// A handle that knows nothing of what the first one claimed, as a separate `dfq ack` would.
     other: Arc<dyn Queue>,
+    pace: Pace,
     env: Env,
     journal: Journal,
 }
@@ -51,7 +54,9 @@ impl Worker {
         let parent = rustix::process::getppid();
         // A parent that died cannot stop us.
         while rustix::process::getppid() == parent {
-            let lease = Duration::from_millis(200 + self.env.below(300) as u64);
+            let Pace { shortest_lease, longest_lease, .. } = self.pace;
+            let spread = (longest_lease - shortest_lease).as_millis() as usize;
+            let lease = shortest_lease + Duration::from_millis(self.env.below(spread) as u64);
             let request = PollRequest { lease: Some(lease), ..PollRequest::new(self.batch()) };
             // Looked for before the poll, so that nothing arrives between the two.
             let leave = last.exists();
@@ -60,6 +65,11 @@ impl Worker {
             let to = now(&self.env);
             let polled = match polled {
                 Ok(polled) => polled,
+                Err(error)
+                    if error.kind() == ErrorKind::Unavailable && journal::unknowns_are_fine() =>
+                {
+                    continue;
+                }
                 Err(error) => {
                     self.journal.note([&Event::Trouble(format!("poll: {error:?}"))]);
                     return;
@@ -80,7 +90,7 @@ impl Worker {
                 match polled.idle.next {
                     None if leave => return,
                     next => {
-                        let at_most = Duration::from_millis(20);
+                        let at_most = self.pace.idle;
                         self.queue.wait(next.map_or(at_most, |next| next.min(at_most))).await;
                     }
                 }
@@ -94,7 +104,12 @@ impl Worker {
 
     async fn work(&mut self, receipts: Vec<Receipt>, lease: Duration) {
         let queue = Arc::clone(if one_in(&self.env, 8) { &self.other } else { &self.queue });
-        match self.env.below(64) {
+        if one_in(&self.env, self.pace.oversleep) {
+            // A handler that forgets its heartbeats.
+            self.pause(lease + lease.mul_f64(self.env.fraction())).await;
+            return self.ack(&*queue, receipts).await;
+        }
+        match self.env.below(63) {
             // Mostly it is done at once: the time goes into the queue's own calls, so that this is
             // where signals hit.
             0..40 => self.ack(&*queue, receipts).await,
@@ -110,19 +125,14 @@ impl Worker {
                 }
                 self.ack(&*queue, receipts).await;
             }
-            // A handler that forgets its heartbeats.
             52 => {
-                self.pause(lease + lease.mul_f64(self.env.fraction())).await;
-                self.ack(&*queue, receipts).await;
-            }
-            53 => {
                 self.pause(lease).await;
                 self.beat(&*queue, &receipts).await;
                 self.ack(&*queue, receipts).await;
             }
-            54..57 => self.ack_while_beating(&*queue, receipts).await,
-            57..60 => self.release(&*queue, receipts).await,
-            60..63 => self.nack(&*queue, receipts).await,
+            53..56 => self.ack_while_beating(&*queue, receipts).await,
+            56..59 => self.release(&*queue, receipts).await,
+            59..62 => self.nack(&*queue, receipts).await,
             // Simply forgotten.
             _ => {}
         }
@@ -219,6 +229,12 @@ impl Worker {
                 id: pushed.key().id().to_string(),
                 generation: pushed.key().generation(),
             },
+            // Pushed or not: whoever claims it will tell.
+            Err(error)
+                if error.kind() == ErrorKind::Unavailable && journal::unknowns_are_fine() =>
+            {
+                return;
+            }
             Err(error) => Event::Trouble(format!("push: {error:?}")),
         };
         self.journal.note([&event]);

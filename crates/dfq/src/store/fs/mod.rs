@@ -136,6 +136,7 @@ impl<S: Sys> Filesystem<S> {
             provider: "filesystem",
             address,
             blocking: true,
+            remote: false,
             slots_are_folders: true,
             heartbeat_every: Duration::from_secs(60),
             notices_changes,

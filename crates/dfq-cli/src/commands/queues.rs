@@ -1,0 +1,100 @@
+//! `dfq queues`: what is configured, and what is there.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use clap::Args;
+use dfq::config::Provider;
+use dfq::{ErrorKind, OpenOptions};
+use serde::Serialize;
+
+use crate::context::{Context, whole};
+use crate::exit::{Answer, invalid};
+use crate::output::{self, Table};
+
+/// List the queues that are configured, and those that are there
+///
+/// Looks at every queue of dfq.toml, and for others in the campaign's folder or in its part of the
+/// bucket. THERE is yes, no (the first push makes it), or why that cannot be told; a queue that is
+/// there without a name in dfq.toml has to be opened by its address.
+#[derive(Args, Debug)]
+pub(crate) struct Queues {}
+
+#[derive(Serialize)]
+struct Row {
+    queue: String,
+    configured: bool,
+    address: String,
+    there: bool,
+    /// Why it cannot be told whether it is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
+}
+
+impl Queues {
+    pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
+        let mut rows = Vec::new();
+        for name in context.config.names() {
+            rows.push(look(context, name).await);
+        }
+        rows.extend(others(context, &rows).await?);
+        if rows.is_empty() {
+            let hint =
+                "there is no dfq.toml here that names any, and none in the campaign's folder";
+            return Err(invalid(format!("there are no queues: {hint}")));
+        }
+        if context.json {
+            rows.iter().try_for_each(output::json_line)?;
+            return Ok(Answer::Yes);
+        }
+        let mut table = Table::new(&["QUEUE", "THERE", "CONFIGURED", "ADDRESS"]);
+        for row in rows {
+            let word = |yes| if yes { "yes" } else { "no" }.to_owned();
+            let there = row.trouble.map_or_else(|| word(row.there), |why| format!("? ({why})"));
+            table.row([row.queue, there, word(row.configured), row.address]);
+        }
+        table.print()?;
+        Ok(Answer::Yes)
+    }
+}
+
+/// A queue of the file.
+async fn look(context: &Context, name: &str) -> Row {
+    let row = |address: String, there, trouble| Row {
+        queue: name.to_owned(),
+        configured: true,
+        address,
+        there,
+        trouble,
+    };
+    let target = match context.target(name) {
+        Ok(target) => target,
+        Err(error) => return row("-".to_owned(), false, Some(format!("{error:#}"))),
+    };
+    let address = whole(&target.address);
+    match dfq::open(&target.address, context.access(&target, OpenOptions::existing())).await {
+        Ok(_) => row(address, true, None),
+        Err(error) if error.kind() == ErrorKind::NotFound => row(address, false, None),
+        Err(error) => row(address, false, Some(error.to_string())),
+    }
+}
+
+/// Queues of the campaign that are there and have no name in the file.
+async fn others(context: &Context, known: &[Row]) -> Result<Vec<Row>> {
+    let mut found = BTreeMap::new();
+    for provider in [Provider::Filesystem, Provider::S3] {
+        let Some(campaign) = context.config.campaign_address(provider) else { continue };
+        let existing = context.access_s3(OpenOptions::existing());
+        // Where nothing can be listed there is nothing to add; its queues have said why.
+        let Ok(names) = dfq::queues_below(&campaign, &existing).await else { continue };
+        for (name, address) in names {
+            let address = whole(&address);
+            if known.iter().all(|row| row.address != address) {
+                found.insert(address, name);
+            }
+        }
+    }
+    let row =
+        |(address, queue)| Row { queue, configured: false, address, there: true, trouble: None };
+    Ok(found.into_iter().map(row).collect())
+}

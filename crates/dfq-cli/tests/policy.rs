@@ -1,0 +1,168 @@
+//! Each role can do its job with exactly what its policy allows, and with nothing less.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use dfq_s3_server::{Fault, Rules};
+use support::bucket::TestBucket;
+use support::{Desk, Said};
+
+/// The statements of a policy, one permission at a time: an action, and a pattern of keys.
+fn permissions(bucket: &TestBucket, policy: &str) -> Vec<(String, String)> {
+    let policy: serde_json::Value = serde_json::from_str(policy).unwrap();
+    let arn = format!("arn:aws:s3:::{}", bucket.server.bucket());
+    let mut all = Vec::new();
+    for statement in policy["Statement"].as_array().unwrap() {
+        assert_eq!(statement["Effect"], "Allow");
+        let action = statement["Action"].as_str().unwrap().to_owned();
+        let patterns: Vec<&str> = match &statement["Resource"] {
+            serde_json::Value::String(only) => {
+                assert_eq!(*only, arn, "a listing is of the bucket");
+                vec![statement["Condition"]["StringLike"]["s3:prefix"].as_str().unwrap()]
+            }
+            many => {
+                let many = many.as_array().unwrap().iter();
+                many.map(|it| it.as_str().unwrap().strip_prefix(&format!("{arn}/")).unwrap())
+                    .collect()
+            }
+        };
+        all.extend(patterns.into_iter().map(|pattern| (action.clone(), pattern.to_owned())));
+    }
+    all
+}
+
+/// What was said, without what differs from run to run.
+fn said(all: &[Said]) -> String {
+    let lines = all.iter().map(|said| {
+        format!("{} {:?} {}", said.command, said.status, said.err.replace(char::is_numeric, ""))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The answer to the first write of a name that ends so is lost, once.
+fn lose_an_answer(bucket: &TestBucket, end: &'static str) {
+    bucket.server.on(move |request| {
+        let hit = request.op == "PutObject" && request.key.ends_with(end) && request.nth == 1;
+        hit.then_some(Fault::LoseAnswer)
+    });
+}
+
+fn produce(bucket: &TestBucket, desk: &Desk, queue: &str) -> String {
+    lose_an_answer(bucket, "a/task.json");
+    let all = [
+        desk.dfq(&["push", queue, "id=a"]),
+        desk.dfq(&["push", queue, "id=a"]),
+        desk.dfq(&["push", queue, "n=1"]),
+        desk.dfq(&["push", queue, "id=later", "--delay", "1h"]),
+        desk.dfq(&["push", queue, "id=later", "--delay", "1h"]),
+    ];
+    bucket.server.off();
+    said(&all)
+}
+
+/// On a queue with tasks that are ready, due, already finished, and one that fails for good.
+fn work(bucket: &TestBucket, desk: &Desk, queue: &str) -> String {
+    let script = r#"test "$DFQ_TASK_ID" != bad || exit 65"#;
+    lose_an_answer(bucket, "a/lease.json");
+    let all = [
+        // Without some permissions it would wait for ever.
+        desk.dfq(&["work", queue, "--drain", "--stop-after", "3s", "--", "sh", "-c", script]),
+        desk.dfq(&["stats", queue, "--fast"]),
+        desk.dfq(&["workers", queue]),
+    ];
+    bucket.server.off();
+    said(&all) + &all[1].out
+}
+
+fn look(desk: &Desk, queue: &str) -> String {
+    let all = [
+        desk.dfq(&["stats", queue]),
+        desk.dfq(&["ls", queue]),
+        desk.dfq(&["show", queue, "a"]),
+        desk.dfq(&["show", queue, "bad"]),
+        desk.dfq(&["export", queue]),
+        desk.dfq(&["workers", queue]),
+    ];
+    let mut text = said(&all);
+    // A viewer must also see: what is printed counts here.
+    text.extend(all.iter().map(|said| said.out.lines().count().to_string() + " "));
+    text
+}
+
+/// Lets a role do its job with all permissions, with those of its policy, and with each one of these
+/// missing.
+fn check(
+    role: &str,
+    prepare: impl Fn(&Desk, &str),
+    job: impl Fn(&TestBucket, &Desk, &str) -> String,
+) {
+    let bucket = TestBucket::start();
+    let desk = bucket.desk();
+    let run = |prefix: &str, rules: Rules| {
+        let queue = bucket.address(prefix);
+        bucket.server.set_rules(Rules::default());
+        prepare(&desk, &queue);
+        bucket.server.set_rules(rules);
+        job(&bucket, &desk, &queue).replace(prefix, "[QUEUE]")
+    };
+    let policy_for = |prefix: &str| {
+        let policy = desk.ok(&["iam-policy", &bucket.address(prefix), "--role", role]);
+        permissions(&bucket, &policy)
+    };
+    let free = run("free-x", Rules::default());
+    let least = run("least-x", Rules::only(policy_for("least-x")));
+    assert_eq!(least, free, "with the policy as without any limit");
+    let count = policy_for("x").len();
+    for missing in 0..count {
+        let prefix = format!("without-{missing}-x");
+        let mut allowed = policy_for(&prefix);
+        let (action, pattern) = allowed.remove(missing);
+        let short = run(&prefix, Rules::only(allowed));
+        assert_ne!(short, free, "{role} does not need {action} on {pattern}");
+    }
+}
+
+#[test]
+fn a_producer() {
+    check("producer", |_, _| {}, produce);
+}
+
+#[test]
+fn a_worker() {
+    let prepare = |desk: &Desk, queue: &str| {
+        for id in ["id=a", "id=bad", "id=c", "id=d"] {
+            desk.ok(&["push", queue, id]);
+        }
+        desk.ok(&["push", queue, "id=soon", "--delay", "1s"]);
+    };
+    check("worker", prepare, work);
+}
+
+#[test]
+fn a_viewer() {
+    let prepare = |desk: &Desk, queue: &str| {
+        for id in ["id=a", "id=bad", "id=c"] {
+            desk.ok(&["push", queue, id]);
+        }
+        desk.dfq(&["work", queue, "--until", "idle", "--", "false"]);
+        desk.ok(&["push", queue, "id=later", "--delay", "1h"]);
+    };
+    check("viewer", prepare, |_, desk, queue| look(desk, queue));
+}
+
+#[test]
+fn policies() {
+    let desk = Desk::new();
+    let said = [
+        desk.dfq(&["iam-policy", "s3://box/dfq/jobs", "--role", "producer"]),
+        desk.dfq(&["iam-policy", "s3://box/dfq/jobs", "--role", "worker"]),
+        desk.dfq(&["iam-policy", "s3://box/dfq/jobs", "--role", "viewer", "--json"]),
+        desk.dfq(&["iam-policy", "s3://box", "--role", "viewer", "--json"]),
+        desk.dfq(&["iam-policy", "s3://box/what?/$x*", "--role", "viewer", "--json"]),
+        desk.dfq(&["iam-policy", "gs://box/x", "--role", "viewer"]),
+        desk.dfq(&["iam-policy", "./jobs", "--role", "viewer"]),
+        desk.dfq(&["iam-policy", "s3://box/x"]),
+    ];
+    assert_transcript!("policies", desk.transcript(&said));
+}

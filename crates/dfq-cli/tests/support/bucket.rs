@@ -1,0 +1,39 @@
+//! A bucket on a server of our own, and a desk whose commands can use it.
+
+use dfq_s3_server::{Options, Server};
+use tokio::runtime::Runtime;
+
+use super::Desk;
+
+/// A running server with one bucket.
+pub(crate) struct TestBucket {
+    pub(crate) server: Server,
+    /// Ends after the server.
+    runtime: Runtime,
+}
+
+impl TestBucket {
+    pub(crate) fn start() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let server = runtime.block_on(Server::start(Options::default())).unwrap();
+        Self { server, runtime }
+    }
+
+    /// The address of a part of the bucket.
+    pub(crate) fn address(&self, prefix: &str) -> String {
+        format!("s3://{}/{prefix}", self.server.bucket())
+    }
+
+    /// A desk from which the bucket can be reached.
+    pub(crate) fn desk(&self) -> Desk {
+        Desk::new().with(vec![
+            ("AWS_ENDPOINT_URL_S3", self.server.endpoint()),
+            ("AWS_ACCESS_KEY_ID", self.server.access_key().to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", self.server.secret_key().to_owned()),
+        ])
+    }
+}

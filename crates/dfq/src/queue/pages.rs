@@ -1,0 +1,125 @@
+//! Pages of keys, put together to tasks again.
+
+use jiff::Timestamp;
+
+use crate::layout::{self, Shard};
+use crate::model::{Layout, TaskKey};
+use crate::store::{Scan, Scanned};
+
+/// A task's folder as a page of keys shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Met {
+    pub(super) key: TaskKey,
+    pub(super) leases: Vec<MetLease>,
+    /// The task itself is there.
+    pub(super) task: bool,
+}
+
+/// A lease file as a page of keys shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MetLease {
+    pub(super) attempt: u32,
+    pub(super) modified: Timestamp,
+    pub(super) version: u64,
+}
+
+/// The task folders that a page of `pending/` shows, in order, and the path after which to go on. A
+/// folder that the page may have cut in two is left to the next.
+pub(super) fn group(layout: Layout, page: &Scan) -> (Vec<Met>, Option<String>) {
+    let mut folders: Vec<(&str, Vec<(&str, &Scanned)>)> = Vec::new();
+    let mut before_last = None;
+    let mut previous = None;
+    for file in &page.files {
+        let path = &file.path;
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        match folders.last_mut() {
+            Some((last, files)) if *last == folder => files.push((name, file)),
+            _ => {
+                before_last = previous;
+                folders.push((folder, vec![(name, file)]));
+            }
+        }
+        previous = Some(path.clone());
+    }
+    let mut resume = previous.filter(|_| !page.end);
+    let cut = page.files.last().is_some_and(|file| !file.path.ends_with(layout::TASK));
+    if resume.is_some() && cut && folders.len() > 1 {
+        folders.pop();
+        resume = before_last;
+    }
+    let met = folders.into_iter().filter_map(|(folder, files)| {
+        let Some(key) = parse(layout, folder) else {
+            tracing::warn!(folder, "not a task in pending/");
+            return None;
+        };
+        let task = files.iter().any(|(name, _)| *name == layout::TASK);
+        let lease = |(name, file): &(&str, &Scanned)| {
+            let attempt = layout::parse_lease_name(name)?;
+            Some(MetLease { attempt, modified: file.modified, version: file.version })
+        };
+        Some(Met { key, leases: files.iter().filter_map(lease).collect(), task })
+    });
+    (met.collect(), resume)
+}
+
+fn parse(layout: Layout, folder: &str) -> Option<TaskKey> {
+    match layout {
+        Layout::Flat => layout::parse_task_dir(layout, Shard::FIRST, folder),
+        Layout::Sharded => {
+            let (shard, name) = folder.split_once('/')?;
+            layout::parse_task_dir(layout, Shard::parse(shard)?, name)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::TaskId;
+
+    fn page(files: &[&str], end: bool) -> Scan {
+        let file = |path: &&str| Scanned {
+            path: (*path).to_owned(),
+            modified: Timestamp::UNIX_EPOCH,
+            version: 7,
+        };
+        Scan { files: files.iter().map(file).collect(), end }
+    }
+
+    #[test]
+    fn keys_become_tasks() {
+        let page =
+            page(&["a/lease.2.json", "a/lease.json", "a/task.json", "b/task.json", "c/x"], true);
+        let (met, resume) = group(Layout::Flat, &page);
+        let of = |name: &str, leases: &[u32], task| Met {
+            key: TaskKey::new(TaskId::new(name).unwrap(), 1),
+            leases: leases
+                .iter()
+                .map(|n| MetLease { attempt: *n, modified: Timestamp::UNIX_EPOCH, version: 7 })
+                .collect(),
+            task,
+        };
+        assert_eq!(met, [of("a", &[2, 1], true), of("b", &[], true), of("c", &[], false)]);
+        assert_eq!(resume, None);
+    }
+
+    #[test]
+    fn a_folder_cut_in_two_is_left_to_the_next_page() {
+        let cut = page(&["a/task.json", "b/lease.json"], false);
+        let (met, resume) = group(Layout::Flat, &cut);
+        assert_eq!((met.len(), resume.as_deref()), (1, Some("a/task.json")));
+        let whole = page(&["a/task.json", "b/task.json"], false);
+        let (met, resume) = group(Layout::Flat, &whole);
+        assert_eq!((met.len(), resume.as_deref()), (2, Some("b/task.json")));
+        // One folder as large as a page cannot be had whole.
+        let huge = page(&["a/lease.2.json", "a/lease.3.json"], false);
+        let (met, resume) = group(Layout::Flat, &huge);
+        assert_eq!((met.len(), resume.as_deref()), (1, Some("a/lease.3.json")));
+    }
+
+    #[test]
+    fn strangers_are_no_tasks() {
+        let page = page(&["note.txt", "zz/x/task.json"], true);
+        assert_eq!(group(Layout::Sharded, &page).0, []);
+    }
+}

@@ -1,0 +1,302 @@
+//! Polling: upkeep, then candidates, as many at a time as the store is worth asking at once.
+//!
+//! Nothing is said to be left only if everything was looked at since the poll began. What was claimed
+//! reaches the caller whatever fails afterwards.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{Fuse, FusedFuture, FutureExt};
+use futures::stream::{FuturesUnordered, StreamExt};
+
+use super::claim::{Claim, TROUBLE_PAUSE};
+use super::core::Core;
+use super::discover::{Candidate, Discovery};
+use super::{Delivery, PollRequest, Polled};
+use crate::clock::lock;
+use crate::error::{ErrorKind, Result};
+use crate::model::TaskKey;
+use crate::store::Tree;
+
+/// When to look again at what somebody in this process is at.
+const SOON: Duration = Duration::from_secs(1);
+
+/// The most tasks that one poll tries before it answers with what it has.
+const MAX_TRIES: usize = 4096;
+
+/// A poll's search for tasks.
+struct Search {
+    tried: HashSet<TaskKey>,
+    schema: Option<(i64, i64)>,
+    /// The rounds that had begun before it.
+    entered: u64,
+    /// The next poll may find more: something that was tried has woken since, or a round has ended that
+    /// began before this poll.
+    woken: bool,
+    /// There is something to do already.
+    content: bool,
+}
+
+/// A task that is being claimed by this process, which tries none twice at once: leases made in one
+/// moment are alike, so each of two tries would take the other's for its own.
+pub(super) struct Attempt<T: Tree> {
+    core: Arc<Core<T>>,
+    pub(super) candidate: Candidate,
+}
+
+impl<T: Tree> Drop for Attempt<T> {
+    fn drop(&mut self) {
+        lock(&self.core.trying).remove(&self.candidate.key);
+    }
+}
+
+impl<T: Tree> Core<T> {
+    /// Begins to try a task, unless somebody in this process is at it.
+    pub(super) fn attempt(self: &Arc<Self>, candidate: Candidate) -> Option<Attempt<T>> {
+        let free = lock(&self.trying).insert(candidate.key.clone());
+        free.then(|| Attempt { core: Arc::clone(self), candidate })
+    }
+
+    pub(super) async fn poll(self: &Arc<Self>, request: &PollRequest) -> Result<Polled> {
+        let length = request.lease.unwrap_or(self.settings.lease);
+        let mut polled = Polled::default();
+        let mut upkeep = self.keep_up(false).await?;
+        // Only now is it known how finely the store's times can be told apart.
+        self.check_length(length)?;
+        if upkeep.paused {
+            polled.idle.paused = true;
+            return Ok(polled);
+        }
+        let entered = self.discovery.lock().await.rounds;
+        let mut search = Some(Search {
+            tried: HashSet::new(),
+            schema: request.schema,
+            entered,
+            woken: false,
+            content: false,
+        });
+        let began = self.env.monotonic();
+        let mut trying = FuturesUnordered::new();
+        let mut searching = Fuse::terminated();
+        let mut failed = None;
+        let mut exhausted = false;
+        loop {
+            // What was claimed first must not be half over when it is handed out.
+            let late = !polled.deliveries.is_empty() && self.env.monotonic() - began > length / 4;
+            let many = search.as_ref().is_some_and(|search| search.tried.len() >= MAX_TRIES);
+            let cut_short = late || many || failed.is_some();
+            let wanted = request.max.saturating_sub(polled.deliveries.len()).min(self.width());
+            if trying.len() < wanted
+                && !cut_short
+                && !exhausted
+                && let Some(mut search) = search.take()
+            {
+                search.content = !polled.deliveries.is_empty() || !trying.is_empty();
+                searching = Box::pin(self.search(search)).fuse();
+            }
+            // Both at once: claims under way go on while a listing is waited for.
+            tokio::select! {
+                biased;
+                Some(tried) = trying.next(), if !trying.is_empty() => match tried {
+                    Ok(won) => polled.deliveries.extend(won),
+                    Err(error) => failed = failed.or(Some(error)),
+                },
+                (state, next) = &mut searching, if !searching.is_terminated() => {
+                    search = Some(state);
+                    match next {
+                        Ok(Some(attempt)) => trying.push(self.try_one(attempt, length, request)),
+                        Ok(None) => exhausted = true,
+                        Err(error) => failed = Some(error),
+                    }
+                }
+                else => {
+                    if cut_short || polled.deliveries.len() >= request.max {
+                        polled.idle.more |= cut_short;
+                        break;
+                    }
+                    if !polled.deliveries.is_empty() {
+                        break;
+                    }
+                    // Before it is said that there is nothing, what seemed taken is looked at, and
+                    // what is due is looked for.
+                    exhausted = !self.take_young().await;
+                    if !exhausted {
+                        continue;
+                    }
+                    if upkeep.thorough {
+                        break;
+                    }
+                    upkeep = match self.keep_up(true).await {
+                        Ok(upkeep) => upkeep,
+                        Err(error) => {
+                            failed = Some(error);
+                            break;
+                        }
+                    };
+                    if !upkeep.news {
+                        break;
+                    }
+                    exhausted = false;
+                    if let Some(search) = &mut search {
+                        search.entered = self.discovery.lock().await.rounds;
+                    }
+                }
+            }
+        }
+        polled.idle.more |= search.is_some_and(|search| search.woken);
+        match failed {
+            Some(error) if polled.deliveries.is_empty() => return Err(error),
+            // What was claimed so far must reach the worker, or it would sit out its lease.
+            Some(error) => {
+                tracing::warn!(%error, "poll cut short");
+                polled.idle.more = true;
+            }
+            None => {}
+        }
+        polled.idle.more |= upkeep.more;
+        polled.idle.paused = upkeep.paused;
+        let now = self.env.monotonic();
+        let soonest = lock(&self.known).soonest().map(|at| at.saturating_sub(now));
+        polled.idle.next = soonest.into_iter().chain(upkeep.next_due).min();
+        Ok(polled)
+    }
+
+    /// The next task to try, once each: a task that this poll has claimed is not claimed again,
+    /// however long it takes. `None` if there is nothing left, which counts only if all was looked at
+    /// since the poll began.
+    async fn search(self: &Arc<Self>, mut search: Search) -> (Search, Result<Option<Attempt<T>>>) {
+        let found = self.search_on(&mut search).await;
+        (search, found)
+    }
+
+    async fn search_on(self: &Arc<Self>, search: &mut Search) -> Result<Option<Attempt<T>>> {
+        loop {
+            let mut found = self.discovery.lock().await;
+            let content = search.content && self.remote();
+            if !content && !found.in_round() && found.rounds == search.entered {
+                self.begin_round(&mut found).await?;
+            }
+            let candidate = match self.remote() {
+                true => self.next_ready(&mut found),
+                false => {
+                    let now = self.now().await?;
+                    self.next_candidate(&mut found, now).await?
+                }
+            };
+            self.refill(&found);
+            let Some(candidate) = candidate else {
+                let over = found.rounds > search.entered;
+                drop(found);
+                if self.remote() && self.survey_on().await? {
+                    continue;
+                }
+                if over {
+                    return Ok(None);
+                }
+                // Where a round costs requests, who has something to do does not begin another.
+                if content {
+                    search.woken = true;
+                    return Ok(None);
+                }
+                continue;
+            };
+            // Still under the lock, so that nobody finds it a second time.
+            let key = candidate.key.clone();
+            let attempt = self.attempt(candidate);
+            let (mut known, now) = (lock(&self.known), self.env.monotonic());
+            if search.schema.is_some_and(|schema| known.rests_for_schema(&key, schema, now)) {
+                continue;
+            }
+            match attempt {
+                Some(attempt) if search.tried.insert(key) => {
+                    if self.remote() {
+                        known.is_tried(&attempt.candidate.key, now);
+                    }
+                    return Ok(Some(attempt));
+                }
+                // Whoever is at it now, or the next poll, has it if it has woken since.
+                _ if self.remote() => known.wakes_at(now + SOON),
+                _ => search.woken = true,
+            }
+        }
+    }
+
+    /// Looks for more in the background, so that nobody has to wait for a listing.
+    fn refill(self: &Arc<Self>, found: &Discovery<T::Cursor>) {
+        let low = self.remote() && found.ready.len() < self.low_water() && found.survey.in_round();
+        if low && self.surveying.try_lock().is_ok() && tokio::runtime::Handle::try_current().is_ok()
+        {
+            let core = Arc::clone(self);
+            tokio::spawn(async move {
+                if let Err(error) = core.survey_on().await {
+                    tracing::debug!(%error, "the next poll will list again");
+                }
+            });
+        }
+    }
+
+    /// Tries a candidate and notes what came of it. Trouble with one task must not keep the others
+    /// from being done; trouble with the store must.
+    async fn try_one(
+        self: &Arc<Self>,
+        attempt: Attempt<T>,
+        length: Duration,
+        request: &PollRequest,
+    ) -> Result<Option<Delivery>> {
+        let candidate = &attempt.candidate;
+        // If no lease can be written at all, that is trouble with the store.
+        self.draft_for(length, 1).await?;
+        let key = &candidate.key;
+        let claimed = self.claim(candidate, length, request).await;
+        let now = self.env.monotonic();
+        let mut collided = false;
+        let answer = {
+            let mut known = lock(&self.known);
+            match claimed {
+                Ok(Claim::Won(delivery)) => {
+                    known.rest(key, now + length);
+                    Ok(Some(*delivery))
+                }
+                Ok(Claim::Held(until)) => {
+                    match &candidate.listed {
+                        Some(listed) => known.rest_as_listed(key, listed, until, now),
+                        None => known.rest_while_held(key, until, now),
+                    }
+                    collided = candidate.listed.is_none();
+                    Ok(None)
+                }
+                Ok(Claim::Rest(until)) => {
+                    match &candidate.listed {
+                        Some(listed) => known.rest_as_listed(key, listed, until, now),
+                        None => known.rest(key, until),
+                    }
+                    Ok(None)
+                }
+                Ok(Claim::NotForUs) => {
+                    known.forget(key);
+                    Ok(None)
+                }
+                Ok(Claim::Gone) => {
+                    known.forget(key);
+                    // Done, since it was listed, by somebody who is at this shard.
+                    collided = candidate.listed.is_none();
+                    Ok(None)
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) => {
+                    tracing::warn!(%key, %error, "task left alone");
+                    known.rest(key, now + TROUBLE_PAUSE);
+                    Ok(None)
+                }
+                Err(error) => {
+                    known.rest(key, now + Duration::from_secs(1));
+                    Err(error)
+                }
+            }
+        };
+        if collided && self.remote() {
+            self.collided(candidate);
+        }
+        answer
+    }
+}

@@ -1,0 +1,152 @@
+//! Going through a whole place, part by part, in the way that costs least where it is.
+//!
+//! A directory is read a shard at a time. A bucket is listed a thousand keys at a time, whatever shards
+//! they lie in, and several stretches at once when there is much of it.
+
+use super::core::Core;
+use super::pages;
+use crate::error::Result;
+use crate::layout::{self, Shard};
+use crate::model::{Layout, TaskKey};
+use crate::store::{EntryKind, Scanned, Tree};
+
+/// Keys in one request.
+const PAGE: usize = 1000;
+
+/// Stretches listed at the same time.
+const LANES: usize = 16;
+
+/// How far a walk has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// The shard to go on with.
+    shard: usize,
+    /// And where in it.
+    after: Option<String>,
+}
+
+impl Spot {
+    /// Before everything.
+    pub(crate) const START: Self = Self { shard: 0, after: None };
+
+    /// Before each shard.
+    pub(super) fn all(layout: Layout) -> Vec<Self> {
+        (0..layout::shards(layout).len()).map(|shard| Self { shard, after: None }).collect()
+    }
+}
+
+/// A place of the tree and what it holds: folders of tasks, or records.
+type Place<'a> = &'a str;
+
+impl<T: Tree> Core<T> {
+    /// The next tasks of a place, and where to go on.
+    pub(super) async fn stretch(
+        &self,
+        place: Place<'_>,
+        from: Spot,
+    ) -> Result<(Vec<TaskKey>, Option<Spot>)> {
+        if !self.remote() {
+            let shards = layout::shards(self.layout());
+            let Some(shard) = shards.get(from.shard) else { return Ok((Vec::new(), None)) };
+            let keys = self.keys_in(place, *shard).await?;
+            let next = Spot { shard: from.shard + 1, after: None };
+            return Ok((keys, Some(next).filter(|next| next.shard < shards.len())));
+        }
+        let after = from.after.or_else(|| layout::before_shard(self.layout(), from.shard));
+        let (keys, resume) = self.page_of(place, after.as_deref()).await?;
+        Ok((keys, resume.map(|after| Spot { shard: from.shard, after: Some(after) })))
+    }
+
+    /// A page of keys as tasks, and the path after which to go on.
+    async fn page_of(
+        &self,
+        place: Place<'_>,
+        after: Option<&str>,
+    ) -> Result<(Vec<TaskKey>, Option<String>)> {
+        let page = self.tree.scan(place, after, PAGE).await?;
+        if place == layout::PENDING {
+            let (met, resume) = pages::group(self.layout(), &page);
+            return Ok((met.into_iter().map(|met| met.key).collect(), resume));
+        }
+        let resume = page.files.last().map(|file| file.path.clone()).filter(|_| !page.end);
+        let key = |file: &Scanned| match self.layout() {
+            Layout::Flat => layout::parse_record_name(Layout::Flat, Shard::FIRST, &file.path),
+            Layout::Sharded => {
+                let (shard, name) = file.path.split_once('/')?;
+                layout::parse_record_name(Layout::Sharded, Shard::parse(shard)?, name)
+            }
+        };
+        Ok((page.files.iter().filter_map(key).collect(), resume))
+    }
+
+    /// The tasks whose folders or records lie in a shard.
+    pub(super) async fn keys_in(&self, place: Place<'_>, shard: Shard) -> Result<Vec<TaskKey>> {
+        let dir = layout::shard_dir(self.layout(), place, shard);
+        let mut keys = Vec::new();
+        self.each_entry(&dir, |entry| {
+            keys.extend(match (place, entry.kind) {
+                (layout::PENDING, EntryKind::Folder) => {
+                    layout::parse_task_dir(self.layout(), shard, &entry.name)
+                }
+                (layout::PENDING, _) => None,
+                (_, EntryKind::File) => {
+                    layout::parse_record_name(self.layout(), shard, &entry.name)
+                }
+                _ => None,
+            });
+        })
+        .await?;
+        Ok(keys)
+    }
+
+    /// Calls `visit` with every task of a place; for stores that list in pages.
+    pub(super) async fn each_key(
+        &self,
+        place: Place<'_>,
+        visit: &(dyn Fn(&TaskKey) + Sync),
+    ) -> Result<()> {
+        let (keys, resume) = self.page_of(place, None).await?;
+        keys.iter().for_each(visit);
+        let Some(resume) = resume else { return Ok(()) };
+        let last =
+            keys.last().map_or(0, |key| usize::from(layout::shard(self.layout(), key).number()));
+        let lanes = (0..LANES).map(|lane| {
+            let bounds = |lane: usize| last + 1 + (255 - last) * lane / LANES;
+            self.each_key_between(place, bounds(lane), bounds(lane + 1), None, visit)
+        });
+        let first = self.each_key_between(place, last, last + 1, Some(resume), visit);
+        let rest = futures::future::try_join_all(lanes.collect::<Vec<_>>());
+        futures::try_join!(first, rest)?;
+        Ok(())
+    }
+
+    /// The same for the shards from `first` on and before `stop`.
+    pub(super) async fn each_key_between(
+        &self,
+        place: Place<'_>,
+        first: usize,
+        stop: usize,
+        mut after: Option<String>,
+        visit: &(dyn Fn(&TaskKey) + Sync),
+    ) -> Result<u64> {
+        let mut pages = 0;
+        if first >= stop {
+            return Ok(pages);
+        }
+        after = after.or_else(|| layout::before_shard(self.layout(), first));
+        loop {
+            let (keys, resume) = self.page_of(place, after.as_deref()).await?;
+            pages += 1;
+            for key in keys {
+                if usize::from(layout::shard(self.layout(), &key).number()) >= stop {
+                    return Ok(pages);
+                }
+                visit(&key);
+            }
+            after = resume;
+            if after.is_none() {
+                return Ok(pages);
+            }
+        }
+    }
+}

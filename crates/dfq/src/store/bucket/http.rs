@@ -1,0 +1,234 @@
+//! Below the client: every request that leaves is counted here, whatever becomes of it, and every
+//! refusal keeps what the server said.
+//!
+//! `object_store` takes a 409 for "it exists", which it does not mean (somebody else was at the key;
+//! whether ours was done is not known), and folds server errors into text. So a refusal becomes an
+//! error that carries its status and code through the client unharmed.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use http::{Method, StatusCode};
+use http_body_util::BodyExt;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpResponseBody, HttpService, ReqwestConnector,
+};
+
+use super::credentials::Renewing;
+use crate::clock::lock;
+use crate::meter::{Meter, RequestKind};
+
+/// The kind of a request, from its first line.
+fn kind_of(method: &Method, query: Option<&str>) -> RequestKind {
+    let query = query.unwrap_or_default();
+    match *method {
+        Method::GET if query.contains("list-type=") || query.contains("comp=list") => {
+            RequestKind::List
+        }
+        Method::GET => RequestKind::Get,
+        Method::HEAD => RequestKind::Head,
+        Method::DELETE => RequestKind::Delete,
+        Method::POST
+            if query.split('&').any(|part| matches!(part, "delete" | "delete=" | "comp=batch")) =>
+        {
+            RequestKind::Delete
+        }
+        _ => RequestKind::Put,
+    }
+}
+
+/// A request that the server refused, in its own words.
+#[derive(Clone, Debug)]
+pub(super) struct Refused {
+    pub(super) status: StatusCode,
+    /// The server's name for it, such as `SlowDown`; empty if it did not say.
+    pub(super) code: String,
+    /// The credentials were at fault, and there are others now.
+    pub(super) renewed: bool,
+}
+
+impl Refused {
+    /// Whether it is the credentials that the store will not have.
+    fn blames_credentials(&self) -> bool {
+        let codes = [
+            "ExpiredToken",
+            "TokenRefreshRequired",
+            "InvalidToken",
+            "InvalidAccessKeyId",
+            "SignatureDoesNotMatch",
+        ];
+        codes.contains(&self.code.as_str())
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.code.as_str() {
+            "" => write!(f, "the store answered {}", self.status),
+            code => write!(f, "the store answered {} ({code})", self.status.as_u16()),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Makes clients whose requests are counted.
+#[derive(Debug)]
+pub(super) struct Connector {
+    meter: Meter,
+    credentials: Option<Arc<Renewing>>,
+}
+
+impl Connector {
+    /// Refused credentials are asked for again there, if there is such a place.
+    pub(super) fn new(meter: &Meter, credentials: Option<Arc<Renewing>>) -> Self {
+        Self { meter: meter.clone(), credentials }
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let clients = Clients { options: options.clone(), by_runtime: Mutex::default() };
+        let (meter, credentials) = (self.meter.clone(), self.credentials.clone());
+        Ok(HttpClient::new(Counted { clients, meter, credentials }))
+    }
+}
+
+/// The most runtimes whose connections are kept.
+const MAX_RUNTIMES: usize = 8;
+
+/// A client for each runtime: a connection lives on the runtime that opened it, and a handler that
+/// blocks that runtime would hold up whoever shares the connection, such as the heartbeat on its own.
+#[derive(Debug)]
+struct Clients {
+    options: ClientOptions,
+    by_runtime: Mutex<HashMap<tokio::runtime::Id, HttpClient>>,
+}
+
+impl Clients {
+    fn here(&self) -> object_store::Result<HttpClient> {
+        let runtime = tokio::runtime::Handle::current().id();
+        let mut clients = lock(&self.by_runtime);
+        if let Some(client) = clients.get(&runtime) {
+            return Ok(client.clone());
+        }
+        if clients.len() >= MAX_RUNTIMES {
+            clients.clear(); // of those that are long gone, most of all
+        }
+        let client = ReqwestConnector::default().connect(&self.options)?;
+        clients.insert(runtime, client.clone());
+        Ok(client)
+    }
+}
+
+#[derive(Debug)]
+struct Counted {
+    clients: Clients,
+    meter: Meter,
+    credentials: Option<Arc<Renewing>>,
+}
+
+#[async_trait]
+impl HttpService for Counted {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let kind = kind_of(request.method(), request.uri().query());
+        self.meter.sent(kind);
+        let (key, bulk) = (key_of(&request), *request.method() == Method::POST);
+        let client = self.clients.here();
+        let client = client.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
+        let answer = match client.execute(request).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.meter.failed(kind);
+                return Err(error);
+            }
+        };
+        let status = answer.status();
+        let success = !status.is_client_error() && !status.is_server_error();
+        if success && !(bulk && kind == RequestKind::Delete) {
+            return Ok(answer);
+        }
+        let (parts, body) = answer.into_parts();
+        let body = match body.collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => {
+                self.meter.failed(kind);
+                return Err(error);
+            }
+        };
+        let code = code_in(&String::from_utf8_lossy(&body));
+        if success && code.is_empty() {
+            return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)));
+        }
+        // The answer to a bulk delete is a success even if some of it was refused.
+        let status = match (success, code.as_str()) {
+            (false, _) => status,
+            (true, "AccessDenied") => StatusCode::FORBIDDEN,
+            (true, _) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let expected = match status {
+            StatusCode::NOT_FOUND => code != "NoSuchBucket",
+            // The condition did not hold: that is an answer.
+            StatusCode::PRECONDITION_FAILED => true,
+            // Azure's way to say so.
+            StatusCode::CONFLICT => code == "BlobAlreadyExists",
+            _ => false,
+        };
+        if expected {
+            self.meter.no(kind);
+            let body = HttpResponseBody::from(body);
+            return Ok(HttpResponse::from_parts(parts, body));
+        }
+        self.meter.failed(kind);
+        let mut refused = Refused { status, code, renewed: false };
+        if let Some(credentials) =
+            self.credentials.as_ref().filter(|_| refused.blames_credentials())
+        {
+            refused.renewed = credentials.renew(&key).await;
+        }
+        Err(HttpError::new(HttpErrorKind::Unknown, refused))
+    }
+}
+
+/// The access key that a request is signed with, which is no secret.
+fn key_of(request: &HttpRequest) -> String {
+    let signed = request.headers().get(http::header::AUTHORIZATION);
+    let key = signed.and_then(|signed| {
+        let (_, rest) = signed.to_str().ok()?.split_once("Credential=")?;
+        rest.split_once('/').map(|(key, _)| key.to_owned())
+    });
+    key.unwrap_or_default()
+}
+
+/// The content of `<Code>` in an error document.
+fn code_in(document: &str) -> String {
+    let code = document.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
+    let is_word = |code: &str| code.len() < 100 && code.bytes().all(|b| b.is_ascii_alphanumeric());
+    code.map(|(code, _)| code).filter(|code| is_word(code)).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_sorted_as_price_lists_do() {
+        let kind = |method: Method, query| kind_of(&method, query);
+        assert_eq!(kind(Method::GET, None), RequestKind::Get);
+        assert_eq!(kind(Method::GET, Some("list-type=2&prefix=x")), RequestKind::List);
+        assert_eq!(kind(Method::POST, Some("delete")), RequestKind::Delete);
+        assert_eq!(kind(Method::POST, Some("uploads")), RequestKind::Put);
+        assert_eq!(kind(Method::PUT, Some("x-id=PutObject")), RequestKind::Put);
+    }
+
+    #[test]
+    fn the_servers_word_for_it() {
+        assert_eq!(code_in("<Error><Code>SlowDown</Code><Message>x</Message></Error>"), "SlowDown");
+        assert_eq!(code_in("<Code>no such thing!</Code>"), "");
+        assert_eq!(code_in(""), "");
+    }
+}

@@ -1,0 +1,104 @@
+//! What is left of finished tasks, removed many at a time.
+//!
+//! Invariant: leases go only once the removal of their tasks is confirmed. A task without its leases
+//! would be done again; leases without a task are garbage. Whoever dies with a full bin leaves tasks
+//! that have a record: whoever meets them removes them.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::client::Client;
+use crate::clock::{Env, lock};
+use crate::error::Result;
+
+/// Taken out when it holds so many tasks, or is so old: what one request removes at the most, and how
+/// long a finished task may look like a pending one.
+const FULL: usize = 1000;
+const OLD: Duration = Duration::from_secs(1);
+
+/// Tasks to be removed, with their leases.
+#[derive(Default)]
+struct Bin {
+    tasks: Vec<(String, Vec<String>)>,
+    /// Somebody has set out to empty it in a while.
+    collected: bool,
+}
+
+/// The bin of one bucket.
+pub(super) struct Rubbish {
+    client: Arc<Client>,
+    env: Env,
+    bin: Arc<Mutex<Bin>>,
+    /// Locked while it is being taken out, so that a flush waits for what is under way.
+    taking_out: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Rubbish {
+    pub(super) fn new(client: Arc<Client>, env: Env) -> Self {
+        Self { client, env, bin: Arc::default(), taking_out: Arc::default() }
+    }
+
+    fn share(&self) -> Self {
+        Self {
+            client: Arc::clone(&self.client),
+            env: self.env.clone(),
+            bin: Arc::clone(&self.bin),
+            taking_out: Arc::clone(&self.taking_out),
+        }
+    }
+
+    /// A task that has finished, and its leases.
+    pub(super) fn add(&self, task: String, leases: Vec<String>) {
+        lock(&self.bin).tasks.push((task, leases));
+    }
+
+    /// Sees to it that the bin is emptied before long, at once if it is full. Where nothing runs in the
+    /// background, it is emptied now.
+    pub(super) async fn take_out_in_time(&self) {
+        let full = {
+            let mut bin = lock(&self.bin);
+            let full = bin.tasks.len() >= FULL;
+            if !full && std::mem::replace(&mut bin.collected, true) {
+                return;
+            }
+            full
+        };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            let _ = self.take_out().await;
+            return;
+        };
+        let later = self.share();
+        runtime.spawn(async move {
+            if !full {
+                later.env.clock().sleep(OLD).await;
+            }
+            if let Err(error) = later.take_out().await {
+                tracing::warn!(%error, "finished tasks not cleaned up yet");
+            }
+        });
+    }
+
+    /// Empties the bin. What cannot be removed now is left to whoever meets it.
+    pub(super) async fn take_out(&self) -> Result<()> {
+        let _alone = self.taking_out.lock().await;
+        let tasks = {
+            let mut bin = lock(&self.bin);
+            bin.collected = false;
+            std::mem::take(&mut bin.tasks)
+        };
+        let mut taken_out = Ok(());
+        for some in tasks.chunks(FULL) {
+            taken_out = self.remove(some).await.and(taken_out);
+        }
+        taken_out
+    }
+
+    async fn remove(&self, some: &[(String, Vec<String>)]) -> Result<()> {
+        let (tasks, leases): (Vec<String>, Vec<Vec<String>>) = some.iter().cloned().unzip();
+        self.client.remove(&tasks).await?;
+        for some in leases.concat().chunks(FULL) {
+            self.client.remove(some).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! The conformance suite over buckets: on our own server, which starts within each test, and on the
+//! server that `DFQ_TEST_S3` names, with the keys and the bucket that the scripts in `servers/` make.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dfq::conformance::Provider;
+use dfq::store::bucket::{Bucket, S3Options};
+use dfq::{Env, OpenOptions, Queue, Settings, TreeQueue};
+use dfq_s3_server::{Credential, Lies, Options, Server};
+
+const BUCKET: &str = "dfq-test";
+const KEYS: (&str, &str) = ("testkey", "testsecret");
+
+struct Prefix {
+    endpoint: String,
+    prefix: String,
+    _server: Option<Server>,
+}
+
+impl Prefix {
+    fn at(endpoint: String, server: Option<Server>) -> Self {
+        Self { endpoint, prefix: format!("test/{}", Env::system().nonce()), _server: server }
+    }
+
+    async fn on_our_own(lies: Lies) -> Self {
+        let credential = Credential::new(KEYS.0, KEYS.1);
+        let options = Options { credential, lies, ..Options::default() };
+        let server = Server::start(options).await.unwrap();
+        Self::at(server.endpoint(), Some(server))
+    }
+}
+
+#[async_trait]
+impl Provider for Prefix {
+    async fn worker(&self, settings: &Settings) -> Arc<dyn Queue> {
+        let options = S3Options {
+            endpoint: Some(self.endpoint.clone()),
+            region: Some("us-east-1".to_owned()),
+            credentials: Some((KEYS.0.to_owned(), KEYS.1.to_owned())),
+            ..S3Options::default()
+        };
+        let bucket =
+            Bucket::s3(BUCKET, &self.prefix, options, Env::system(), Default::default()).await;
+        let create = Some(settings.clone());
+        let options = OpenOptions { create, ..OpenOptions::default() };
+        Arc::new(TreeQueue::open(bucket.unwrap(), options).await.unwrap())
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the store's clock is the machine's")]
+    async fn pass(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+
+    fn lease(&self) -> Duration {
+        // Where times are whole seconds, no shorter leases are allowed.
+        Duration::from_secs(6)
+    }
+}
+
+mod own_server {
+    use super::*;
+
+    async fn make() -> Prefix {
+        Prefix::on_our_own(Lies::default()).await
+    }
+
+    dfq::conformance_tests!(make);
+}
+
+/// A server that we did not write; where none is named, our own once more, with whole seconds.
+mod other_server {
+    use super::*;
+
+    async fn make() -> Prefix {
+        match std::env::var("DFQ_TEST_S3") {
+            Ok(endpoint) => Prefix::at(endpoint, None),
+            Err(_) => Prefix::on_our_own(Lies { whole_seconds: true, ..Lies::default() }).await,
+        }
+    }
+
+    dfq::conformance_tests!(make);
+}

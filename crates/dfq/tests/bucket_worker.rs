@@ -1,0 +1,133 @@
+//! A worker on a bucket: what it asks for, and that nothing its handlers do costs it its leases.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dfq::meter::{Meter, RequestKind};
+use dfq::store::bucket::{Bucket, S3Options};
+use dfq::worker::{Job, Until, Worker};
+use dfq::{Env, NewTask, OpenOptions, PollRequest, Queue, Settings, TaskId, TreeQueue};
+use dfq_s3_server::{Options, Server};
+
+/// A server with a runtime of its own, so that nothing here can hold it up.
+struct Elsewhere {
+    server: Server,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Elsewhere {
+    fn start() -> Self {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let server = runtime.block_on(Server::start(Options::default())).unwrap();
+        Self { server, _runtime: runtime }
+    }
+
+    async fn queue(&self, lease: Duration, meter: &Meter) -> Arc<dyn Queue> {
+        let (key, secret) = (self.server.access_key(), self.server.secret_key());
+        let s3 = S3Options {
+            endpoint: Some(self.server.endpoint()),
+            region: Some("us-east-1".to_owned()),
+            credentials: Some((key.to_owned(), secret.to_owned())),
+            ..S3Options::default()
+        };
+        let bucket = Bucket::s3(self.server.bucket(), "jobs", s3, Env::system(), meter.clone());
+        let create = Some(Settings { lease, ..Settings::default() });
+        let options = OpenOptions { create, ..OpenOptions::default() };
+        Arc::new(TreeQueue::open(bucket.await.unwrap(), options).await.unwrap())
+    }
+}
+
+fn task(n: usize) -> NewTask {
+    NewTask::from_json("{}").unwrap().id(TaskId::new(format!("t{n}")).unwrap())
+}
+
+/// The handler blocks the only thread of the worker's runtime for longer than the lease. Heartbeats go
+/// on all the same, over connections of their own.
+#[test]
+fn a_handler_that_blocks_keeps_its_task() {
+    let elsewhere = Elsewhere::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let lease = Duration::from_secs(5);
+    let report = runtime.block_on(async {
+        let queue = elsewhere.queue(lease, &Meter::default()).await;
+        queue.push(vec![task(1)]).await.remove(0).unwrap();
+        let handler = move |_: Job| {
+            std::thread::sleep(lease * 2);
+            async { Ok::<(), dfq::Error>(()) }
+        };
+        Worker::new(queue, handler).until(Until::Idle).run().await.unwrap()
+    });
+    assert_eq!((report.completed, report.lost), (1, 0));
+}
+
+/// Push: one PUT, and two looks for an id that the caller chose. Claim: one PUT and four looks. Ack: one
+/// PUT. Listings for hundreds of tasks at a time.
+#[test]
+fn a_task_takes_few_requests() {
+    let elsewhere = Elsewhere::start();
+    tokio::runtime::Runtime::new().unwrap().block_on(a_task_takes_few_requests_on(&elsewhere));
+}
+
+async fn a_task_takes_few_requests_on(elsewhere: &Elsewhere) {
+    const TASKS: usize = 500;
+    let pushed = Meter::default();
+    let lease = Duration::from_secs(600);
+    let queue = elsewhere.queue(lease, &pushed).await;
+    let before = pushed.counts();
+    for answer in queue.push((0..TASKS).map(task).collect()).await {
+        answer.unwrap();
+    }
+    let per_task = |meter: &Meter, before: &std::collections::BTreeMap<_, _>, kinds: &[_]| {
+        let counts = meter.counts();
+        let sent = |kind: &RequestKind| {
+            let earlier = before.get(kind).map_or(0, |count: &dfq::meter::Count| count.sent);
+            counts.get(kind).map_or(0, |count| count.sent) - earlier
+        };
+        kinds.iter().map(sent).sum::<u64>() as f64 / TASKS as f64
+    };
+    use RequestKind::{Get, Head, List, Put};
+    // The first push also asks what the doctor said.
+    let some = 10.0 / TASKS as f64;
+    assert!(per_task(&pushed, &before, &[Put]) <= 1.0 + some);
+    assert!(per_task(&pushed, &before, &[Get, Head]) <= 2.0 + some);
+    assert!(per_task(&pushed, &before, &[List]) == 0.0);
+
+    let worked = Meter::default();
+    let queue = elsewhere.queue(lease, &worked).await;
+    let before = worked.counts();
+    let report = Worker::new(queue, |_: Job| async { Ok::<(), dfq::Error>(()) })
+        .concurrency(16)
+        .until(Until::Drained)
+        .run()
+        .await
+        .unwrap();
+    assert_eq!(report.completed, TASKS as u64);
+    let counts = worked.counts();
+    assert!(per_task(&worked, &before, &[Put]) <= 2.0 + some, "{counts:?}");
+    assert!(per_task(&worked, &before, &[Get, Head]) <= 4.0 + 3.0 * some, "{counts:?}");
+    assert!(per_task(&worked, &before, &[List]) <= 2.0 * some, "{counts:?}");
+}
+
+/// A worker that has never seen the queue finds a task that was just given back, however young its lease.
+#[test]
+fn what_was_just_given_back_is_found_at_once() {
+    let elsewhere = Elsewhere::start();
+    tokio::runtime::Runtime::new()
+        .unwrap()
+        .block_on(what_was_just_given_back_is_found_at_once_on(&elsewhere));
+}
+
+async fn what_was_just_given_back_is_found_at_once_on(elsewhere: &Elsewhere) {
+    let lease = Duration::from_secs(600);
+    let (alice, bob) = (
+        elsewhere.queue(lease, &Meter::default()).await,
+        elsewhere.queue(lease, &Meter::default()).await,
+    );
+    alice.push(vec![task(1)]).await.remove(0).unwrap();
+    let held = alice.poll(PollRequest::new(1)).await.unwrap().deliveries.remove(0);
+    assert!(bob.poll(PollRequest::new(1)).await.unwrap().deliveries.is_empty());
+    alice.release(vec![dfq::Release::now(held.receipt)]).await.remove(0).unwrap();
+    assert_eq!(bob.poll(PollRequest::new(1)).await.unwrap().deliveries.len(), 1);
+}

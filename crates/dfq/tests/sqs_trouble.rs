@@ -1,0 +1,180 @@
+//! Answers that get lost, requests that are refused, handlers that block: what a network does.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "the server's clock is the machine's")]
+
+mod sqs_support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dfq::meter::RequestKind;
+use dfq::worker::{Job, Until, Worker};
+use dfq::{Delivery, ErrorKind, Nack, NewTask, PollRequest, Queue, Settings, TaskId};
+use sqs_support::Place;
+use sqs_support::proxy::{self, Act};
+
+fn settings() -> Settings {
+    Settings { lease: Duration::from_secs(60), ..Settings::default() }
+}
+
+fn task(json: &str, id: &str) -> NewTask {
+    NewTask::from_json(json).unwrap().id(TaskId::new(id).unwrap())
+}
+
+async fn poll(queue: &dyn Queue, max: usize) -> Vec<Delivery> {
+    queue.poll(PollRequest::new(max)).await.unwrap().deliveries
+}
+
+/// A queue whose requests of one operation meet this fate, `times` times.
+async fn troubled(
+    endpoint: &str,
+    suffix: &str,
+    operation: &'static str,
+    times: usize,
+    act: fn() -> Act,
+) -> (Arc<dyn Queue>, Place) {
+    let met = AtomicUsize::new(0);
+    let judge = move |asked: &str, _: &str| match asked == operation {
+        true if met.fetch_add(1, Ordering::SeqCst) < times => act(),
+        _ => Act::Pass,
+    };
+    let place = Place::new(&proxy::between(endpoint, judge), suffix);
+    (place.queue(&settings()).await, place)
+}
+
+/// ministack calls the second delete an error: it must not be taken for a lost claim.
+#[tokio::test]
+async fn an_ack_whose_answer_was_lost_is_an_ack() {
+    let Some(endpoint) = sqs_support::ministack() else { return };
+    let (queue, place) = troubled(endpoint, "", "DeleteMessageBatch", 1, || Act::LoseAnswer).await;
+    queue.push(vec![task("1", "a"), task("2", "b")]).await;
+    let held = poll(&*queue, 2).await;
+    let receipts: Vec<_> = held.iter().map(|held| held.receipt.clone()).collect();
+    for acked in queue.ack(receipts.clone()).await {
+        acked.unwrap();
+    }
+    let counts = place.meter.counts()[&RequestKind::Remove];
+    assert_eq!((counts.sent, counts.failed), (2, 1), "the second try is a request, too");
+    assert!(queue.ack(receipts).await.iter().all(Result::is_ok));
+}
+
+/// A standard queue may have a task twice then, a FIFO queue knows it by its id. None loses it.
+#[tokio::test]
+async fn a_push_whose_answer_was_lost_is_repeated() {
+    let Some(endpoint) = sqs_support::ministack() else { return };
+    for (suffix, copies) in [("", 2), (".fifo", 1)] {
+        let (queue, _) =
+            troubled(endpoint, suffix, "SendMessageBatch", 1, || Act::LoseAnswer).await;
+        queue.push(vec![task("1", "a")]).await.remove(0).unwrap();
+        assert_eq!(poll(&*queue, 10).await.len(), copies, "{suffix}");
+    }
+}
+
+#[tokio::test]
+async fn what_passes_is_tried_again() {
+    let Some(endpoint) = sqs_support::ministack() else { return };
+    for operation in ["SendMessageBatch", "ReceiveMessage", "ChangeMessageVisibilityBatch"] {
+        let busy = || Act::Refuse(503, "ServiceUnavailable");
+        let (queue, place) = troubled(endpoint, "", operation, 2, busy).await;
+        queue.push(vec![task("1", "a")]).await.remove(0).unwrap();
+        let held = poll(&*queue, 1).await.remove(0);
+        let delay = Some(Duration::ZERO);
+        let nack = Nack { receipt: held.receipt, error: String::new(), delay };
+        queue.nack(vec![nack]).await.remove(0).unwrap();
+        assert_eq!(poll(&*queue, 1).await.len(), 1);
+        let failed: u64 = place.meter.counts().values().map(|count| count.failed).sum();
+        assert_eq!(failed, 2 + 2, "two refused, and two queues were looked for in vain");
+    }
+}
+
+#[tokio::test]
+async fn what_does_not_pass_says_what_to_do() {
+    let Some(endpoint) = sqs_support::ministack() else { return };
+    let kind = async |act: fn() -> Act| {
+        let (queue, _) = troubled(endpoint, "", "ReceiveMessage", usize::MAX, act).await;
+        queue.poll(PollRequest::new(1)).await.unwrap_err()
+    };
+    let denied = kind(|| Act::Refuse(403, "AccessDenied")).await;
+    assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+    let gone = kind(|| Act::Refuse(400, "QueueDoesNotExist")).await;
+    assert_eq!(gone.kind(), ErrorKind::NotFound, "{gone}");
+    let full = kind(|| Act::Refuse(403, "OverLimit")).await;
+    assert_eq!(full.kind(), ErrorKind::Unavailable);
+    assert!(full.to_string().contains("120,000"), "{full}");
+    let busy = kind(|| Act::Refuse(500, "InternalError")).await;
+    assert_eq!(busy.kind(), ErrorKind::Unavailable, "{busy}");
+}
+
+/// A server with the limit of before 2025: batches shrink to it, once and for all.
+#[tokio::test]
+async fn an_old_server_gets_smaller_batches() {
+    let Some(endpoint) = sqs_support::ministack() else { return };
+    let judge = |operation: &str, body: &str| match operation {
+        "SendMessageBatch" if body.len() > 262_144 => Act::Refuse(400, "BatchRequestTooLong"),
+        _ => Act::Pass,
+    };
+    let place = Place::new(&proxy::between(endpoint, judge), "");
+    let queue = place.queue(&settings()).await;
+    let payload = format!("\"{}\"", "x".repeat(60_000));
+    let push = async |round: &str| {
+        let tasks = (0..10).map(|n| task(&payload, &format!("{round}-{n}"))).collect();
+        assert!(queue.push(tasks).await.iter().all(Result::is_ok));
+        place.meter.counts()[&RequestKind::Send]
+    };
+    let learnt = push("first").await;
+    assert!(learnt.failed >= 1, "it had to be told");
+    let after = push("second").await;
+    assert_eq!(after.failed, learnt.failed, "and remembers");
+    assert_eq!(poll(&*queue, 30).await.len(), 20);
+    // One that is too large even alone is refused alone, by name.
+    let whale = format!("\"{}\"", "x".repeat(300_000));
+    let answers = queue.push(vec![task("1", "a"), task(&whale, "whale"), task("3", "c")]).await;
+    let bad: Vec<usize> = (0..3).filter(|at| answers[*at].is_err()).collect();
+    assert_eq!(bad, [1]);
+    let error = answers[1].clone().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("task 'whale'"), "{error}");
+}
+
+/// Heartbeats have connections of their own: a handler that blocks all else does not block them.
+#[tokio::test(flavor = "current_thread")]
+async fn a_handler_that_blocks_keeps_its_task() {
+    let Some(endpoint) = sqs_support::ministack() else { return };
+    let place = Place::new(endpoint, "");
+    let queue = place.queue(&Settings { lease: Duration::from_secs(3), ..settings() }).await;
+    queue.push(vec![task("1", "a")]).await.remove(0).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let thief = {
+        let (place, over) = (place.clone(), Arc::clone(&over));
+        move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let queue = place.open(None).await.unwrap();
+                let mut stolen = 0;
+                while !over.load(Ordering::SeqCst) {
+                    stolen += poll(&*queue, 1).await.len();
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                stolen
+            })
+        }
+    };
+    let started = Arc::new(std::sync::Mutex::new(Some(thief)));
+    let thieves = Arc::new(std::sync::Mutex::new(None));
+    let handler = {
+        let thieves = Arc::clone(&thieves);
+        move |_: Job| {
+            let thief = started.lock().unwrap().take().unwrap();
+            *thieves.lock().unwrap() = Some(std::thread::spawn(thief));
+            std::thread::sleep(Duration::from_secs(8));
+            over.store(true, Ordering::SeqCst);
+            async { Ok::<(), dfq::Error>(()) }
+        }
+    };
+    let report = Worker::new(queue, handler).until(Until::Idle).run().await.unwrap();
+    assert_eq!((report.completed, report.lost), (1, 0));
+    let thief = thieves.lock().unwrap().take().unwrap();
+    assert_eq!(thief.join().unwrap(), 0, "nobody else was given it");
+}
