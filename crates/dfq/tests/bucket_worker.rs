@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dfq::clock::{ManualClock, SeededChance};
 use dfq::meter::{Meter, RequestKind};
+use dfq::store::Tree;
 use dfq::store::bucket::{Bucket, S3Options};
 use dfq::worker::{Job, Until, Worker};
 use dfq::{Env, NewTask, OpenOptions, PollRequest, Queue, Settings, TaskId, TreeQueue};
@@ -24,7 +26,7 @@ impl Elsewhere {
         Self { server, _runtime: runtime }
     }
 
-    async fn queue(&self, lease: Duration, meter: &Meter) -> Arc<dyn Queue> {
+    async fn bucket(&self, env: Env, meter: &Meter) -> Bucket {
         let (key, secret) = (self.server.access_key(), self.server.secret_key());
         let s3 = S3Options {
             endpoint: Some(self.server.endpoint()),
@@ -32,10 +34,14 @@ impl Elsewhere {
             credentials: Some((key.to_owned(), secret.to_owned())),
             ..S3Options::default()
         };
-        let bucket = Bucket::s3(self.server.bucket(), "jobs", s3, Env::system(), meter.clone());
+        Bucket::s3(self.server.bucket(), "jobs", s3, env, meter.clone()).await.unwrap()
+    }
+
+    async fn queue(&self, lease: Duration, meter: &Meter) -> Arc<dyn Queue> {
+        let bucket = self.bucket(Env::system(), meter).await;
         let create = Some(Settings { lease, ..Settings::default() });
         let options = OpenOptions { create, ..OpenOptions::default() };
-        Arc::new(TreeQueue::open(bucket.await.unwrap(), options).await.unwrap())
+        Arc::new(TreeQueue::open(bucket, options).await.unwrap())
     }
 }
 
@@ -130,4 +136,26 @@ async fn what_was_just_given_back_is_found_at_once_on(elsewhere: &Elsewhere) {
     assert!(bob.poll(PollRequest::new(1)).await.unwrap().deliveries.is_empty());
     alice.release(vec![dfq::Release::now(held.receipt)]).await.remove(0).unwrap();
     assert_eq!(bob.poll(PollRequest::new(1)).await.unwrap().deliveries.len(), 1);
+}
+
+/// A process that slept for longer than records are kept must not remove what it meant to before: the
+/// name may stand for a new task by now. What it leaves has a record, or has gone.
+#[test]
+fn what_was_put_off_for_too_long_is_not_removed() {
+    let elsewhere = Elsewhere::start();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        for (slept, left) in [(Duration::from_secs(1), false), (Duration::from_secs(3600), true)] {
+            let clock = ManualClock::default();
+            let env = Env::new(Arc::new(clock.clone()), Arc::new(SeededChance::new(1)));
+            let bucket = elsewhere.bucket(env, &Meter::default()).await;
+            let folder = "pending/ca/a".to_owned();
+            let file = (folder.clone(), b"{}".to_vec());
+            bucket.publish(&[file], true).await.remove(0).unwrap();
+            bucket.discard(vec![(&folder, Vec::new())]).await.remove(0).unwrap();
+            clock.advance(slept);
+            bucket.flush().await.unwrap();
+            let there = bucket.read("pending/ca/a/task.json").await.unwrap().is_some();
+            assert_eq!(there, left, "{slept:?}");
+        }
+    });
 }

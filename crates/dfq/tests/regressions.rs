@@ -281,3 +281,18 @@ async fn polls_of_one_handle_never_share_a_task() {
         assert_eq!((all.len(), distinct.len()), (60, 60));
     }
 }
+
+/// A flat tree has one shard. Counted in pages, its tasks past the first page were counted once for each
+/// of the sixteen stretches that other trees are counted in.
+#[tokio::test]
+async fn a_flat_tree_in_pages_is_counted_once() {
+    let env = Env::new(Arc::new(ManualClock::default()), Arc::new(SeededChance::new(5)));
+    let create = Some(Settings { layout: dfq::model::Layout::Flat, ..Settings::default() });
+    let options = OpenOptions { env: env.clone(), create, ..OpenOptions::default() };
+    let queue = TreeQueue::open(Memory::new(env), options).await.unwrap();
+    push_many(&queue, 1500).await;
+    for detail in [Detail::Counts, Detail::Exact] {
+        let stats = queue.stats(detail).await.unwrap();
+        assert_eq!((stats.pending, stats.exact), (1500, true), "{detail:?}");
+    }
+}

@@ -79,34 +79,22 @@ impl<T: Tree> Core<T> {
         scheduled: &HashSet<TaskKey>,
         detail: Detail,
     ) -> Result<()> {
-        if detail == Detail::Counts && self.layout() == Layout::Sharded {
-            let [pending, completed, failed] = futures::future::try_join_all([
-                self.estimate(layout::PENDING),
-                self.estimate(layout::outcome_dir(Outcome::Completed)),
-                self.estimate(layout::outcome_dir(Outcome::Failed)),
-            ])
-            .await?[..] else {
-                return Ok(());
-            };
-            let estimates = [pending, completed, failed];
-            if estimates.iter().any(|estimate| !estimate.exact) {
-                (stats.pending, stats.completed) = (pending.tasks, completed.tasks);
-                (stats.failed, stats.exact) = (failed.tasks, false);
-                stats.exact_requests =
-                    estimates.iter().map(|estimate| estimate.tasks / PAGE + 1).sum();
-                return Ok(());
-            }
-        }
-        let (pending, completed, failed) = (Collected::new(), Collected::new(), Collected::new());
         let places = [
-            (layout::PENDING, &pending),
-            (layout::outcome_dir(Outcome::Completed), &completed),
-            (layout::outcome_dir(Outcome::Failed), &failed),
+            layout::PENDING,
+            layout::outcome_dir(Outcome::Completed),
+            layout::outcome_dir(Outcome::Failed),
         ];
-        let collecting = places
-            .map(|(place, all)| async move { self.each_key(place, &|key| all.add(key)).await });
-        futures::future::try_join_all(collecting).await?;
-        let (mut pending, completed, failed) = (pending.take(), completed.take(), failed.take());
+        let counting = places.map(|place| self.count_place(place, detail));
+        let mut counted = futures::future::try_join_all(counting).await?;
+        if counted.iter().any(|count| matches!(count, Count::About(_))) {
+            let numbers: Vec<u64> = counted.iter().map(Count::number).collect();
+            (stats.pending, stats.completed, stats.failed) = (numbers[0], numbers[1], numbers[2]);
+            stats.exact = false;
+            stats.exact_requests = numbers.iter().map(|tasks| tasks / PAGE + 1).sum();
+            return Ok(());
+        }
+        let mut keys = || counted.remove(0).keys();
+        let (mut pending, completed, failed) = (keys(), keys(), keys());
         stats.completed = completed.len() as u64;
         stats.failed = count_given_up(&failed, &pending, &completed, scheduled);
         // What has a record has finished; its remains are on their way out.
@@ -119,11 +107,18 @@ impl<T: Tree> Core<T> {
         Ok(())
     }
 
-    /// How many tasks a place holds, from a page, or from a few shards.
-    async fn estimate(&self, place: &str) -> Result<Estimate> {
+    /// What a place holds: all of it, or where that takes more than one page and is not asked for, how
+    /// much that is by a few shards.
+    async fn count_place(&self, place: &str, detail: Detail) -> Result<Count> {
+        let exact = detail != Detail::Counts || self.layout() == Layout::Flat;
+        if exact {
+            let all = Collected::new();
+            self.each_key(place, &|key| all.add(key)).await?;
+            return Ok(Count::Of(all.take()));
+        }
         let (keys, next) = self.stretch(place, super::walk::Spot::START).await?;
         if next.is_none() {
-            return Ok(Estimate { tasks: keys.len() as u64, exact: true });
+            return Ok(Count::Of(keys));
         }
         let counted = Mutex::new(0_u64);
         let (mut pages, mut shards) = (0, 0);
@@ -134,14 +129,30 @@ impl<T: Tree> Core<T> {
             shards += 1;
         }
         let counted = *lock(&counted);
-        Ok(Estimate { tasks: counted * 256 / shards as u64, exact: false })
+        Ok(Count::About(counted * 256 / shards as u64))
     }
 }
 
-#[derive(Clone, Copy)]
-struct Estimate {
-    tasks: u64,
-    exact: bool,
+/// What a place holds.
+enum Count {
+    Of(Vec<TaskKey>),
+    About(u64),
+}
+
+impl Count {
+    fn number(&self) -> u64 {
+        match self {
+            Self::Of(keys) => keys.len() as u64,
+            Self::About(tasks) => *tasks,
+        }
+    }
+
+    fn keys(self) -> Vec<TaskKey> {
+        match self {
+            Self::Of(keys) => keys,
+            Self::About(_) => Vec::new(),
+        }
+    }
 }
 
 /// Tasks that several listings at once have met.

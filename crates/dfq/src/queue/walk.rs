@@ -35,14 +35,11 @@ impl Spot {
     }
 }
 
-/// A place of the tree and what it holds: folders of tasks, or records.
-type Place<'a> = &'a str;
-
 impl<T: Tree> Core<T> {
     /// The next tasks of a place, and where to go on.
     pub(super) async fn stretch(
         &self,
-        place: Place<'_>,
+        place: &str,
         from: Spot,
     ) -> Result<(Vec<TaskKey>, Option<Spot>)> {
         if !self.remote() {
@@ -60,7 +57,7 @@ impl<T: Tree> Core<T> {
     /// A page of keys as tasks, and the path after which to go on.
     async fn page_of(
         &self,
-        place: Place<'_>,
+        place: &str,
         after: Option<&str>,
     ) -> Result<(Vec<TaskKey>, Option<String>)> {
         let page = self.tree.scan(place, after, PAGE).await?;
@@ -80,7 +77,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// The tasks whose folders or records lie in a shard.
-    pub(super) async fn keys_in(&self, place: Place<'_>, shard: Shard) -> Result<Vec<TaskKey>> {
+    pub(super) async fn keys_in(&self, place: &str, shard: Shard) -> Result<Vec<TaskKey>> {
         let dir = layout::shard_dir(self.layout(), place, shard);
         let mut keys = Vec::new();
         self.each_entry(&dir, |entry| {
@@ -102,7 +99,7 @@ impl<T: Tree> Core<T> {
     /// Calls `visit` with every task of a place; for stores that list in pages.
     pub(super) async fn each_key(
         &self,
-        place: Place<'_>,
+        place: &str,
         visit: &(dyn Fn(&TaskKey) + Sync),
     ) -> Result<()> {
         let (keys, resume) = self.page_of(place, None).await?;
@@ -110,11 +107,14 @@ impl<T: Tree> Core<T> {
         let Some(resume) = resume else { return Ok(()) };
         let last =
             keys.last().map_or(0, |key| usize::from(layout::shard(self.layout(), key).number()));
+        let first = self.each_key_between(place, last, last + 1, Some(resume), visit);
+        if self.layout() == Layout::Flat {
+            return first.await.map(drop); // all of it is one stretch
+        }
         let lanes = (0..LANES).map(|lane| {
             let bounds = |lane: usize| last + 1 + (255 - last) * lane / LANES;
             self.each_key_between(place, bounds(lane), bounds(lane + 1), None, visit)
         });
-        let first = self.each_key_between(place, last, last + 1, Some(resume), visit);
         let rest = futures::future::try_join_all(lanes.collect::<Vec<_>>());
         futures::try_join!(first, rest)?;
         Ok(())
@@ -123,7 +123,7 @@ impl<T: Tree> Core<T> {
     /// The same for the shards from `first` on and before `stop`.
     pub(super) async fn each_key_between(
         &self,
-        place: Place<'_>,
+        place: &str,
         first: usize,
         stop: usize,
         mut after: Option<String>,

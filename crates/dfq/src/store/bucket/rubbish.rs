@@ -16,10 +16,22 @@ use crate::error::Result;
 const FULL: usize = 1000;
 const OLD: Duration = Duration::from_secs(1);
 
+/// What is older than this is removed no more, for this process has slept: far below the least age at
+/// which a purge forgets a task, after which its name may stand for a new one.
+const TOO_OLD: Duration = Duration::from_secs(600);
+
+/// What is left of a task.
+struct Remains {
+    task: String,
+    leases: Vec<String>,
+    /// The monotonic time at which it was put off.
+    since: Duration,
+}
+
 /// Tasks to be removed, with their leases.
 #[derive(Default)]
 struct Bin {
-    tasks: Vec<(String, Vec<String>)>,
+    tasks: Vec<Remains>,
     /// Somebody has set out to empty it in a while.
     collected: bool,
 }
@@ -49,7 +61,8 @@ impl Rubbish {
 
     /// A task that has finished, and its leases.
     pub(super) fn add(&self, task: String, leases: Vec<String>) {
-        lock(&self.bin).tasks.push((task, leases));
+        let since = self.env.monotonic();
+        lock(&self.bin).tasks.push(Remains { task, leases, since });
     }
 
     /// Sees to it that the bin is emptied before long, at once if it is full. Where nothing runs in the
@@ -86,6 +99,9 @@ impl Rubbish {
             bin.collected = false;
             std::mem::take(&mut bin.tasks)
         };
+        let now = self.env.monotonic();
+        let tasks: Vec<Remains> =
+            tasks.into_iter().filter(|it| now.saturating_sub(it.since) < TOO_OLD).collect();
         let mut taken_out = Ok(());
         for some in tasks.chunks(FULL) {
             taken_out = self.remove(some).await.and(taken_out);
@@ -93,10 +109,11 @@ impl Rubbish {
         taken_out
     }
 
-    async fn remove(&self, some: &[(String, Vec<String>)]) -> Result<()> {
-        let (tasks, leases): (Vec<String>, Vec<Vec<String>>) = some.iter().cloned().unzip();
+    async fn remove(&self, some: &[Remains]) -> Result<()> {
+        let tasks: Vec<String> = some.iter().map(|it| it.task.clone()).collect();
         self.client.remove(&tasks).await?;
-        for some in leases.concat().chunks(FULL) {
+        let leases: Vec<String> = some.iter().flat_map(|it| it.leases.clone()).collect();
+        for some in leases.chunks(FULL) {
             self.client.remove(some).await?;
         }
         Ok(())
