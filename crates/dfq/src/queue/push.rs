@@ -389,12 +389,16 @@ impl<T: Tree> Core<T> {
     /// The same for a folder that is open. The look is at this very folder: one that has no task now
     /// never will, whatever its name comes to stand for.
     pub(super) async fn clean_slot(&self, key: &TaskKey, slot: &T::Slot) -> Result<()> {
+        // Where a slot is only a name, a new task may come to it: what was there before the look is all
+        // that may go.
+        let leases = if self.remote() { self.tree.leases(slot).await? } else { Vec::new() };
         let look = self.tree.look(slot, None, &self.record_paths(key)).await?;
         if look.finished {
             self.secure_records(key).await?;
         }
-        if look.finished || look.task.is_none() {
-            self.tree.clean(slot, look.finished, &[]).await?;
+        let nothing_left = self.remote() && leases.is_empty() && !look.finished;
+        if look.finished || (look.task.is_none() && !nothing_left) {
+            self.tree.clean(slot, look.finished, &leases).await?;
         }
         Ok(())
     }

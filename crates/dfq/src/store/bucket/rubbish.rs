@@ -32,8 +32,8 @@ struct Remains {
 #[derive(Default)]
 struct Bin {
     tasks: Vec<Remains>,
-    /// Somebody has set out to empty it in a while.
-    collected: bool,
+    /// When somebody set out to empty it in a while, unless that has been done.
+    collected: Option<Duration>,
 }
 
 /// The bin of one bucket.
@@ -70,10 +70,13 @@ impl Rubbish {
     pub(super) async fn take_out_in_time(&self) {
         let full = {
             let mut bin = lock(&self.bin);
-            let full = bin.tasks.len() >= FULL;
-            if !full && std::mem::replace(&mut bin.collected, true) {
+            let (full, now) = (bin.tasks.len() >= FULL, self.env.monotonic());
+            // Who set out may have ended with its runtime.
+            let on_the_way = bin.collected.is_some_and(|at| now.saturating_sub(at) < OLD * 5);
+            if !full && on_the_way {
                 return;
             }
+            bin.collected = Some(now);
             full
         };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
@@ -96,7 +99,7 @@ impl Rubbish {
         let _alone = self.taking_out.lock().await;
         let tasks = {
             let mut bin = lock(&self.bin);
-            bin.collected = false;
+            bin.collected = None;
             std::mem::take(&mut bin.tasks)
         };
         let now = self.env.monotonic();
