@@ -86,6 +86,8 @@ pub(crate) enum Command {
     Check(c::check::Check),
     Wait(c::wait::Wait),
     Export(c::export::Export),
+    Cp(c::cp::Cp),
+    Mv(c::cp::Mv),
     Init(c::init::Init),
     Queues(c::queues::Queues),
     Config(c::config::Config),

@@ -90,12 +90,23 @@ impl Context {
         queue: &str,
         allow_unsafe: bool,
     ) -> Result<Arc<dyn Queue>> {
+        let settings = |target: &Target| target.settings.clone();
+        Ok(self.open_or_create_with(queue, allow_unsafe, settings).await?.0)
+    }
+
+    /// The same with settings of one's own; answers whether it was made.
+    pub(crate) async fn open_or_create_with(
+        &self,
+        queue: &str,
+        allow_unsafe: bool,
+        settings: impl FnOnce(&Target) -> Settings,
+    ) -> Result<(Arc<dyn Queue>, bool)> {
         let target = self.target(queue)?;
         let options = OpenOptions { allow_unsafe, ..OpenOptions::existing() };
         match dfq::open(&target.address, self.access(&target, options)).await {
-            Ok(opened) => Ok(self.keep(opened)),
+            Ok(opened) => Ok((self.keep(opened), false)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.create(&target, target.settings.clone(), allow_unsafe).await
+                Ok((self.create(&target, settings(&target), allow_unsafe).await?, true))
             }
             Err(error) => Err(error.into()),
         }

@@ -337,6 +337,11 @@ impl Due {
         Timestamp::from_second(rounded).ok().map(Self)
     }
 
+    /// The folder of tasks that are due at a time that one has told.
+    pub(crate) fn at_time(time: Timestamp) -> Self {
+        Self(time)
+    }
+
     /// The time itself.
     pub(crate) fn at(self) -> Timestamp {
         self.0

@@ -8,6 +8,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "real files have real times")]
 
+#[path = "crash/departing.rs"]
+mod departing;
 #[path = "crash/world.rs"]
 mod world;
 
@@ -15,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use dfq::model::Outcome;
-use dfq::queue::{Detail, Purge};
+use dfq::queue::{Detail, ListCursor, Place, Purge, Taken};
 use dfq::store::fs::fault::Fault;
 use dfq::{
     ErrorKind, Nack, NewTask, OpenOptions, PollRequest, Queue, Receipt, Release, Result, Settings,

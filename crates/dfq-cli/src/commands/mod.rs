@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod cancel;
 pub(crate) mod check;
 pub(crate) mod config;
+pub(crate) mod cp;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod explain;
@@ -64,6 +65,8 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Answer> {
         Command::Check(args) => args.run(context).await,
         Command::Wait(args) => args.run(context).await,
         Command::Export(args) => args.run(context).await,
+        Command::Cp(args) => args.run(context).await,
+        Command::Mv(args) => args.run(context).await,
         Command::Init(args) => args.run(context).await,
         Command::Queues(args) => args.run(context).await,
         Command::Config(args) => args.run(context).await,

@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "real processes take real time")]
 
 pub(crate) mod bucket;
+pub(crate) mod sqs;
 pub(crate) mod terminal;
 
 use std::io::Write;
@@ -35,6 +36,12 @@ impl Desk {
     /// Lets commands find this in their environment.
     pub(crate) fn with(mut self, variables: Vec<(&'static str, String)>) -> Self {
         self.variables = variables;
+        self
+    }
+
+    /// And this as well.
+    pub(crate) fn and(mut self, variables: Vec<(&'static str, String)>) -> Self {
+        self.variables.extend(variables);
         self
     }
 

@@ -55,6 +55,8 @@ struct LeaseDoc<'a> {
     error: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     not_before: Option<Time>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    moving: bool,
 }
 
 /// The content of a lease file.
@@ -72,6 +74,7 @@ pub(crate) fn encode_lease(lease: &Lease) -> Vec<u8> {
         state: lease.state.map(StateDoc::from),
         error: borrow(&lease.error),
         not_before: time(lease.not_before),
+        moving: lease.moving,
     };
     line(&doc)
 }
@@ -92,5 +95,6 @@ pub(crate) fn decode_lease(bytes: &[u8], attempt: u32) -> Option<Lease> {
         state: doc.state.map(LeaseState::from),
         error: owned(doc.error),
         not_before: timestamp(doc.not_before),
+        moving: doc.moving,
     })
 }

@@ -11,7 +11,7 @@ use super::lease::StateDoc;
 use super::{Time, hex, time, timestamp, unhex};
 use crate::error::{Error, Result};
 use crate::model::{
-    AttemptSummary, LeaseState, Outcome, Payload, Record, TaskId, TaskKey, TaskMeta,
+    AttemptSummary, Carried, LeaseState, Outcome, Payload, Record, TaskId, TaskKey, TaskMeta,
 };
 
 /// The one member that is ours.
@@ -41,6 +41,10 @@ struct Reserved {
     created_at: Option<Time>,
     #[serde(default, skip_serializing_if = "is_zero")]
     attempts_before: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    failed_before: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    lost_before: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,6 +59,8 @@ struct Reserved {
     reason: Option<String>,
     #[serde(default, skip_serializing_if = "is_false")]
     cancelled: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved_to: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     finished_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,12 +96,15 @@ impl Reserved {
             push_id: meta.push_id.clone(),
             created_at: time(meta.created_at),
             attempts_before: meta.attempts_before,
+            failed_before: meta.carried.failed,
+            lost_before: meta.carried.lost,
             max_attempts: meta.max_attempts,
             not_before: time(meta.not_before),
             wrapped,
             outcome: None,
             reason: None,
             cancelled: false,
+            moved_to: None,
             finished_at: None,
             worker_id: None,
             lease_id: None,
@@ -116,6 +125,7 @@ impl Reserved {
             push_id: std::mem::take(&mut self.push_id),
             created_at: timestamp(self.created_at),
             attempts_before: self.attempts_before,
+            carried: Carried { failed: self.failed_before, lost: self.lost_before },
             max_attempts: self.max_attempts,
             not_before: timestamp(self.not_before),
         })
@@ -267,6 +277,7 @@ pub(crate) fn bare_meta(key: &TaskKey) -> TaskMeta {
         push_id: String::new(),
         created_at: None,
         attempts_before: 0,
+        carried: Carried::default(),
         max_attempts: None,
         not_before: None,
     }
@@ -285,6 +296,7 @@ pub(crate) fn encode_record(record: &Record) -> Vec<u8> {
     }));
     reserved.reason.clone_from(&record.reason);
     reserved.cancelled = record.cancelled;
+    reserved.moved_to.clone_from(&record.moved_to);
     reserved.finished_at = time(record.finished_at);
     reserved.worker_id.clone_from(&record.worker_id);
     reserved.lease_id.clone_from(&record.lease_id);
@@ -322,6 +334,7 @@ pub(crate) fn decode_record(bytes: &[u8], outcome: Outcome, key: &TaskKey) -> Re
         finished_at: None,
         reason: None,
         cancelled: false,
+        moved_to: None,
         damaged: None,
         attempts: Vec::new(),
     };
@@ -337,6 +350,7 @@ pub(crate) fn decode_record(bytes: &[u8], outcome: Outcome, key: &TaskKey) -> Re
     record.finished_at = timestamp(reserved.finished_at);
     record.reason = reserved.reason;
     record.cancelled = reserved.cancelled;
+    record.moved_to = reserved.moved_to;
     let summary = |doc: AttemptDoc| AttemptSummary {
         attempt: doc.attempt,
         worker_id: doc.worker_id,

@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::error::ErrorKind;
 use crate::model::{
-    AttemptSummary, Lease, LeaseState, Outcome, Payload, Record, Settings, TaskId, TaskKey,
-    TaskMeta,
+    AttemptSummary, Carried, Lease, LeaseState, Outcome, Payload, Record, Settings, TaskId,
+    TaskKey, TaskMeta,
 };
 
 fn key(id: &str) -> TaskKey {
@@ -12,7 +12,8 @@ fn key(id: &str) -> TaskKey {
 }
 
 fn meta(id: &str) -> TaskMeta {
-    TaskMeta { push_id: "n".into(), attempts_before: 3, ..bare_meta(&key(id)) }
+    let carried = Carried { failed: 1, lost: 2 };
+    TaskMeta { push_id: "n".into(), attempts_before: 3, carried, ..bare_meta(&key(id)) }
 }
 
 fn through_a_file(json: &str) -> String {
@@ -134,6 +135,7 @@ fn lease() -> Lease {
         state: Some(LeaseState::Failed),
         error: Some("why\n\"so\"".into()),
         not_before: Some(at),
+        moving: true,
     }
 }
 
@@ -163,6 +165,7 @@ fn records_survive_their_file() {
         finished_at: Some(lease().created_at),
         reason: Some("no".into()),
         cancelled: true,
+        moved_to: Some("s3://b/q".into()),
         damaged: None,
         attempts: vec![attempt],
     };

@@ -52,6 +52,9 @@ pub struct Lease {
     pub error: Option<String>,
     /// Not to be tried again before this time.
     pub not_before: Option<Timestamp>,
+    /// It was claimed in order to be moved to another queue, not to be worked on: no attempt, however it
+    /// ends.
+    pub moving: bool,
 }
 
 /// No lease is believed to be longer than this: a file that claims more was edited or comes from a

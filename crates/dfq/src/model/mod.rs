@@ -16,4 +16,5 @@ pub use receipt::Receipt;
 pub use record::{AttemptSummary, Outcome, Record};
 pub(crate) use settings::check_lease;
 pub use settings::{Backoff, Durability, FORMAT_VERSION, Layout, Settings, Shared};
-pub use task::{MAX_TASK_BYTES, NewTask, Payload, TaskMeta};
+pub(crate) use task::Arrival;
+pub use task::{Carried, MAX_TASK_BYTES, NewTask, Payload, TaskMeta};

@@ -123,13 +123,47 @@ pub struct NewTask {
     pub(crate) again: bool,
     pub(crate) delay: Option<Duration>,
     pub(crate) max_attempts: Option<u32>,
+    /// It comes from another queue, where this was noted beside it.
+    pub(crate) arrival: Option<Arrival>,
+}
+
+/// What a task brings along from the queue where it was before.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrival {
+    /// The same as there, so that a task that has arrived before is known again.
+    pub(crate) push_id: String,
+    pub(crate) created_at: Option<Timestamp>,
+    pub(crate) attempts_before: u32,
+    pub(crate) carried: Carried,
+    /// Not to be handed out before this time.
+    pub(crate) due: Option<Timestamp>,
 }
 
 impl NewTask {
     /// A task with this payload. Its id is the one a task file carries, or else the payload's own
     /// string member `id`, or else a fresh UUIDv7.
     pub fn new(payload: Payload) -> Self {
-        Self { payload, id: None, again: false, delay: None, max_attempts: None }
+        Self { payload, id: None, again: false, delay: None, max_attempts: None, arrival: None }
+    }
+
+    /// A task as it was in another queue, after so many attempts there.
+    pub(crate) fn arriving(
+        payload: Payload,
+        meta: TaskMeta,
+        carried: Carried,
+        due: Option<Timestamp>,
+    ) -> Self {
+        // Other programs' files tell no push from another; these tell at least no two tasks apart that
+        // are alike.
+        let made_up = || format!("as-{}", &payload.sha256()[..32]);
+        let push_id = if meta.push_id.is_empty() { made_up() } else { meta.push_id };
+        let TaskMeta { created_at, attempts_before, .. } = meta;
+        Self {
+            id: Some(meta.id),
+            max_attempts: meta.max_attempts,
+            arrival: Some(Arrival { push_id, created_at, attempts_before, carried, due }),
+            ..Self::new(payload)
+        }
     }
 
     /// A task from JSON text, which is kept as it is.
@@ -143,6 +177,19 @@ impl NewTask {
     /// A task from any value that can be written as JSON.
     pub fn from_value<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
         Ok(Self::new(Payload::from_value(value)?))
+    }
+
+    /// For how long it is to wait, if at all, on a clock that shows `now`.
+    pub(crate) fn wait(&self, now: Timestamp) -> Option<Duration> {
+        let due = self.arrival.as_ref().and_then(|arrival| arrival.due);
+        let left = |due: Timestamp| Duration::try_from(due.duration_since(now)).unwrap_or_default();
+        due.map(left).or(self.delay).filter(|_| self.is_delayed())
+    }
+
+    /// Whether it is to wait.
+    pub(crate) fn is_delayed(&self) -> bool {
+        let due = self.arrival.as_ref().and_then(|arrival| arrival.due);
+        due.is_some() || self.delay.is_some_and(|delay| !delay.is_zero())
     }
 
     /// The id that it will have, unless that is left to chance. An error if it cannot be one.
@@ -183,6 +230,22 @@ impl NewTask {
     }
 }
 
+/// Attempts at a task that were made in another queue, and count in this one too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// The handler failed.
+    pub failed: u32,
+    /// The lease ran out.
+    pub lost: u32,
+}
+
+impl Carried {
+    /// All of them.
+    pub fn attempts(self) -> u32 {
+        self.failed.saturating_add(self.lost)
+    }
+}
+
 /// What the queue notes in a task file beside the payload: the member `_dfq`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskMeta {
@@ -196,6 +259,8 @@ pub struct TaskMeta {
     pub created_at: Option<Timestamp>,
     /// Attempts made in earlier lives, as far as their records tell.
     pub attempts_before: u32,
+    /// Attempts made at this life before it came here from another queue.
+    pub carried: Carried,
     /// This task's own limit of handler failures.
     pub max_attempts: Option<u32>,
     /// The time before which it was not to be handed out.

@@ -17,7 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::core::{Core, fence};
 use super::discover::Candidate;
-use super::drafts::Draft;
+use super::drafts::{Draft, Wanted};
 use super::hold::{Held, Holding};
 use super::judge::{self, Now, Seen, Verdict};
 use super::{Delivery, PollRequest, Release};
@@ -30,6 +30,9 @@ use crate::store::{Created, Look, Stored, Tree};
 
 /// How long something that should not be there is left alone before it is looked at again.
 pub(super) const TROUBLE_PAUSE: Duration = Duration::from_secs(600);
+
+/// A task that is due so soon is due: processes read the store's clock a little differently.
+const ALMOST_DUE: SignedDuration = SignedDuration::from_secs(10);
 
 /// What became of one try.
 pub(super) enum Claim {
@@ -94,7 +97,8 @@ impl<T: Tree> Core<T> {
             }
         }
         // Most tasks were never claimed before, so this is tried before anything is read.
-        let draft = self.draft_for(length, 1).await?;
+        let wanted = |attempt| Wanted { length, attempt, moving: candidate.moving };
+        let draft = self.draft_for(wanted(1)).await?;
         let mut history = match &candidate.leases[..] {
             [] => {
                 if self.tree.create_lease(&slot, 1, &draft.file).await? == Created::New {
@@ -114,11 +118,11 @@ impl<T: Tree> Core<T> {
         if history.is_empty() && self.remote() {
             return Ok(Claim::Gone); // whoever has finished it is removing what is left
         }
-        let (mut verdict, mut mono) = self.judge(key, &history).await?;
+        let (mut verdict, mut mono) = self.judge(candidate, &history).await?;
         if matches!(verdict, Verdict::Free | Verdict::Stale) && self.remote() {
             // Only a few leases were read, as a listing showed them. Now all of them.
             history = self.history(&slot).await?;
-            (verdict, mono) = self.judge(key, &history).await?;
+            (verdict, mono) = self.judge(candidate, &history).await?;
         }
         let top = history.last().map_or(0, |seen| seen.attempt);
         // Where looks cost, one that cannot be had anyway is looked for when it can.
@@ -142,7 +146,7 @@ impl<T: Tree> Core<T> {
                     return Ok(Claim::Gone);
                 }
                 let attempt = top.saturating_add(1);
-                let draft = self.draft_for(length, attempt).await?;
+                let draft = self.draft_for(wanted(attempt)).await?;
                 if self.tree.create_lease(&slot, attempt, &draft.file).await? == Created::Exists {
                     let held = self.holds(key, &draft.lease);
                     let stored = self.tree.read_lease(&slot, attempt).await?;
@@ -188,16 +192,20 @@ impl<T: Tree> Core<T> {
     /// The verdict, and the monotonic time at which the store's clock was read for it.
     async fn judge(
         &self,
-        key: &TaskKey,
+        candidate: &Candidate,
         history: &[Seen],
     ) -> Result<(Verdict, (Timestamp, Duration))> {
-        let (verdict, when) = self.judge_now(key, history).await?;
-        if verdict != Verdict::Stale {
-            return Ok((verdict, when));
+        let (verdict, when) = self.judge_now(&candidate.key, history).await?;
+        match verdict {
+            // It goes on waiting where it is taken.
+            Verdict::Backoff(_) if candidate.moving => Ok((Verdict::Free, when)),
+            Verdict::Stale => {
+                // Before anything is taken over, the clock is read afresh: it may have jumped since.
+                self.sample_clock().await?;
+                self.judge_now(&candidate.key, history).await
+            }
+            verdict => Ok((verdict, when)),
         }
-        // Before anything is taken over, the clock is read afresh: it may have jumped since.
-        self.sample_clock().await?;
-        self.judge_now(key, history).await
     }
 
     async fn judge_now(
@@ -319,6 +327,9 @@ impl<T: Tree> Core<T> {
                 return Ok(Accepted::No(Claim::Gone));
             }
         };
+        if let Some(until) = self.too_early(&meta, &draft.lease).await? {
+            return Ok(Accepted::No(self.put_off(slot, &draft.lease, until).await?));
+        }
         if let Some(reason) = self.exhausted(&meta, history) {
             let record = Record {
                 reason: Some(reason),
@@ -346,9 +357,9 @@ impl<T: Tree> Core<T> {
         let delivery = Delivery {
             key: key.clone(),
             payload: payload.clone(),
-            attempt,
-            earlier: judge::tally(history),
-            fence: fence(key.generation(), attempt),
+            attempt: attempt.saturating_add(meta.carried.attempts()),
+            earlier: judge::tally(history).and(meta.carried),
+            fence: fence(key.generation(), attempt.saturating_add(meta.carried.attempts())),
             receipt: receipt.clone(),
             valid_for: until.saturating_sub(self.env.monotonic()),
             meta: meta.clone(),
@@ -369,9 +380,27 @@ impl<T: Tree> Core<T> {
         }
     }
 
+    /// When it may be handed out, if that is not yet. Whoever moves scheduled tasks to another queue may
+    /// be killed when it has published one and not taken it away.
+    async fn too_early(&self, meta: &TaskMeta, lease: &Lease) -> Result<Option<Timestamp>> {
+        let Some(until) = meta.not_before.filter(|_| !lease.moving) else { return Ok(None) };
+        let soon = self.now().await?.saturating_add(ALMOST_DUE).unwrap_or(Timestamp::MAX);
+        Ok(Some(until).filter(|until| *until > soon))
+    }
+
+    /// Gives a task back that was claimed before its time.
+    async fn put_off(&self, slot: &T::Slot, lease: &Lease, until: Timestamp) -> Result<Claim> {
+        let mut lease = lease.clone();
+        lease.state = Some(LeaseState::Released);
+        lease.not_before = Some(until);
+        self.tree.replace_lease(slot, lease.attempt, &format::encode_lease(&lease)).await?;
+        let when = (self.now().await?, self.env.monotonic());
+        Ok(Claim::Rest(self.monotonic_at(until, when)))
+    }
+
     /// Why a task must not be tried again, if so.
     fn exhausted(&self, meta: &TaskMeta, history: &[Seen]) -> Option<String> {
-        let tally = judge::tally(history);
+        let tally = judge::tally(history).and(meta.carried);
         let max_attempts = meta.max_attempts.unwrap_or(self.settings.max_attempts);
         if tally.failed >= max_attempts {
             let last = history.iter().rev().find_map(|seen| seen.lease.as_ref()?.error.clone());

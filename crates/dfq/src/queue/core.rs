@@ -18,7 +18,7 @@ use super::store_clock::{REMOTE_SAMPLE_LIFE, SAMPLE_LIFE, StoreClock};
 use super::trust::{self, Trust};
 use super::{
     Answers, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, Paused, PollRequest, Polled,
-    Problem, Purge, Purged, Pushed, Queue, Release, Stats, TaskView, Unlocked, WorkerRecord,
+    Problem, Purge, Purged, Pushed, Queue, Release, Stats, Taken, TaskView, Unlocked, WorkerRecord,
 };
 use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
@@ -423,6 +423,24 @@ impl<T: Tree> Queue for TreeQueue<T> {
 
     async fn release(&self, releases: Vec<Release>) -> Answers<()> {
         self.run(|core| async move { core.release(releases).await }).await
+    }
+
+    async fn take(&self, tasks: Vec<TaskView>, lease: Duration) -> Answers<Taken> {
+        self.run(|core| async move {
+            match core.check_trusted().await {
+                Ok(()) => core.take(tasks, lease).await,
+                Err(error) => alike(tasks.len(), error),
+            }
+        })
+        .await
+    }
+
+    async fn moved(&self, departures: Vec<(Receipt, String)>) -> Answers<()> {
+        self.run(|core| async move { core.moved(departures).await }).await
+    }
+
+    async fn put_back(&self, receipts: Vec<Receipt>) -> Answers<()> {
+        self.release(receipts.into_iter().map(Release::now).collect()).await
     }
 
     async fn cancel(&self, ids: Vec<TaskId>, reason: String) -> Answers<()> {

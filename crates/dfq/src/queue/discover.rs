@@ -42,12 +42,14 @@ pub(super) struct Candidate {
     pub(super) listed: Option<Listed>,
     /// The listing showed leases, and no task.
     pub(super) without_task: bool,
+    /// Wanted in order to be moved elsewhere, whatever it waits for.
+    pub(super) moving: bool,
 }
 
 impl Candidate {
     /// A task of which only the name is known.
     pub(super) fn new(key: TaskKey) -> Self {
-        Self { key, leases: Vec::new(), listed: None, without_task: false }
+        Self { key, leases: Vec::new(), listed: None, without_task: false, moving: false }
     }
 }
 

@@ -18,13 +18,21 @@ use crate::store::Tree;
 /// The most leases that are names of one file. Some filesystems allow no more than 1,023.
 const MAX_SHARED: usize = 1000;
 
-/// Leases about to be created, by their length and the attempt's number. What is claimed within a moment, by one poll or by many, has the same
-/// lease but for the attempt's number; on a disk these are names of one file, because a name costs a
-/// fraction of what a file does.
+/// Leases about to be created, by what is asked of them. What is claimed within a moment, by one poll or
+/// by many, has the same lease but for the attempt's number; on a disk these are names of one file,
+/// because a name costs a fraction of what a file does.
 ///
 /// So a `lease_id` stands for this process, an attempt's number and a moment. On one task it is used
 /// once, since the name of an attempt is.
-pub(super) type Drafts<T> = HashMap<(Duration, u32), Arc<Draft<T>>>;
+pub(super) type Drafts<T> = HashMap<Wanted, Arc<Draft<T>>>;
+
+/// What a lease is to be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Wanted {
+    pub(super) length: Duration,
+    pub(super) attempt: u32,
+    pub(super) moving: bool,
+}
 
 pub(super) struct Draft<T: Tree> {
     pub(super) file: T::Draft,
@@ -48,10 +56,11 @@ impl<T: Tree> Draft<T> {
 }
 
 impl<T: Tree> Core<T> {
-    /// A lease of this length for an attempt: the one made last, if that was a moment ago.
-    pub(super) async fn draft_for(&self, length: Duration, attempt: u32) -> Result<Arc<Draft<T>>> {
+    /// Such a lease: the one made last, if that was a moment ago.
+    pub(super) async fn draft_for(&self, wanted: Wanted) -> Result<Arc<Draft<T>>> {
+        let Wanted { length, attempt, moving } = wanted;
         let now = self.env.monotonic();
-        let ready = lock(&self.drafts).get(&(length, attempt)).map(Arc::clone);
+        let ready = lock(&self.drafts).get(&wanted).map(Arc::clone);
         if let Some(draft) = ready.filter(|draft| draft.take(length, now)) {
             return Ok(draft);
         }
@@ -68,13 +77,14 @@ impl<T: Tree> Core<T> {
             state: None,
             error: None,
             not_before: None,
+            moving,
         };
         let written = self.env.monotonic();
         let file = self.tree.draft(&format::encode_lease(&lease)).await?;
         let draft = Arc::new(Draft { file, lease, written, uses: AtomicUsize::new(1) });
         let mut drafts = lock(&self.drafts);
-        drafts.retain(|(length, _), draft| draft.is_fresh(*length, written));
-        drafts.insert((length, attempt), Arc::clone(&draft));
+        drafts.retain(|wanted, draft| draft.is_fresh(wanted.length, written));
+        drafts.insert(wanted, Arc::clone(&draft));
         Ok(draft)
     }
 }

@@ -33,6 +33,25 @@ fn tail(text: String) -> String {
     format!("…{}", &text[from.unwrap_or(text.len())..])
 }
 
+/// How a task ends.
+#[derive(Clone, Debug)]
+enum End {
+    Completed,
+    /// For this reason.
+    Failed(String),
+    /// It lives on at this address.
+    Moved(String),
+}
+
+impl End {
+    fn outcome(&self) -> Outcome {
+        match self {
+            Self::Completed | Self::Moved(_) => Outcome::Completed,
+            Self::Failed(_) => Outcome::Failed,
+        }
+    }
+}
+
 /// What a failed attempt leads to.
 enum Tried {
     /// Another, after this time.
@@ -52,20 +71,23 @@ struct Finishing<T: Tree> {
 
 impl<T: Tree> Core<T> {
     pub(super) async fn ack(&self, receipts: Vec<Receipt>) -> Answers<()> {
-        let ends = receipts.into_iter().map(|receipt| (receipt, Outcome::Completed, None));
-        self.finish(ends.collect()).await
+        self.finish(receipts.into_iter().map(|receipt| (receipt, End::Completed)).collect()).await
     }
 
     pub(super) async fn fail(&self, failures: Vec<(Receipt, String)>) -> Answers<()> {
-        let ends =
-            failures.into_iter().map(|(receipt, why)| (receipt, Outcome::Failed, Some(tail(why))));
+        let ends = failures.into_iter().map(|(receipt, why)| (receipt, End::Failed(tail(why))));
         self.finish(ends.collect()).await
     }
 
-    async fn finish(&self, mut ends: Vec<(Receipt, Outcome, Option<String>)>) -> Answers<()> {
+    pub(super) async fn moved(&self, departures: Vec<(Receipt, String)>) -> Answers<()> {
+        let ends = departures.into_iter().map(|(receipt, to)| (receipt, End::Moved(to)));
+        self.finish(ends.collect()).await
+    }
+
+    async fn finish(&self, mut ends: Vec<(Receipt, End)>) -> Answers<()> {
         // Each task is locked until it is done with. One order for all callers, and nothing twice:
         // so nobody waits for himself, or for somebody who waits for him.
-        let asked: Vec<Receipt> = ends.iter().map(|(receipt, ..)| receipt.clone()).collect();
+        let asked: Vec<Receipt> = ends.iter().map(|(receipt, _)| receipt.clone()).collect();
         ends.sort_by(|a, b| a.0.cmp(&b.0));
         ends.dedup_by(|a, b| a.0 == b.0);
         let mut answers = HashMap::with_capacity(ends.len());
@@ -75,8 +97,8 @@ impl<T: Tree> Core<T> {
             let adopting = asked.iter().map(|receipt| self.held(receipt)).collect();
             let _: Vec<Result<_>> = self.each(adopting).await;
         }
-        for (receipt, outcome, reason) in ends {
-            match self.prepare_end(&receipt, outcome, reason).await {
+        for (receipt, end) in ends {
+            match self.prepare_end(&receipt, &end).await {
                 Ok(Some(finishing)) => batch.push(finishing),
                 Ok(None) => _ = answers.insert(receipt, Ok(())),
                 Err(error) => {
@@ -124,12 +146,8 @@ impl<T: Tree> Core<T> {
     }
 
     /// Makes the record, if the task is ours to finish. `None` if this receipt has finished it before.
-    async fn prepare_end(
-        &self,
-        receipt: &Receipt,
-        outcome: Outcome,
-        reason: Option<String>,
-    ) -> Result<Option<Finishing<T>>> {
+    async fn prepare_end(&self, receipt: &Receipt, end: &End) -> Result<Option<Finishing<T>>> {
+        let outcome = end.outcome();
         let ours = async {
             let held = self.held(receipt).await?;
             let holding = Arc::clone(&held.holding).lock_owned().await;
@@ -141,15 +159,21 @@ impl<T: Tree> Core<T> {
             }
             let Holding { lease, payload, meta, history, .. } = &*holding;
             let mut lease = lease.clone();
-            if outcome == Outcome::Failed {
-                lease.state = Some(LeaseState::Failed);
-                lease.error.clone_from(&reason);
+            let (mut reason, mut moved_to) = (None, None);
+            match end {
+                End::Completed => {}
+                End::Failed(why) => {
+                    lease.state = Some(LeaseState::Failed);
+                    lease.error = Some(why.clone());
+                    reason = Some(why.clone());
+                }
+                End::Moved(to) => moved_to = Some(to.clone()),
             }
             let record =
                 self.record_of(outcome, payload.clone(), meta.clone(), &lease, history).await?;
             Ok::<_, Error>(Finishing {
                 receipt: receipt.clone(),
-                record: Record { reason, ..record },
+                record: Record { reason, moved_to, ..record },
                 held: Arc::clone(&held),
                 holding,
             })
@@ -242,6 +266,7 @@ impl<T: Tree> Core<T> {
             finished_at: Some(self.now().await?),
             reason: None,
             cancelled: false,
+            moved_to: None,
             damaged: None,
             attempts,
         })
@@ -283,7 +308,8 @@ impl<T: Tree> Core<T> {
         let (receipt, error) = (&nack.receipt, tail(nack.error));
         let held = self.held(receipt).await?;
         let holding = held.holding.lock().await;
-        let failures = judge::tally(&holding.history).failed.saturating_add(1);
+        let earlier = judge::tally(&holding.history).and(holding.meta.carried);
+        let failures = earlier.failed.saturating_add(1);
         if failures >= holding.meta.max_attempts.unwrap_or(self.settings.max_attempts) {
             return Ok(Tried::Enough(error));
         }

@@ -7,15 +7,19 @@ use super::core::Core;
 use super::judge::{self, Now, Verdict};
 use super::types::Place;
 use super::walk::Spot;
-use super::{ListCursor, ListPage, TaskState, TaskView};
+use super::{Earlier, ListCursor, ListPage, TaskState, TaskView};
 use crate::error::Result;
 use crate::format;
 use crate::layout::{self, Due};
 use crate::model::{Outcome, TaskId, TaskKey};
 use crate::store::Tree;
 
-/// The most tasks on one page of a listing.
+/// The most tasks on one page of a listing, and about how many bytes of payload.
 const LIST_PAGE: usize = 1000;
+const LIST_BYTES: usize = 16 * 1024 * 1024;
+
+/// So many tasks are looked at before their sizes are.
+const LIST_STRIDE: usize = 64;
 
 impl<T: Tree> Core<T> {
     pub(super) async fn peek(&self, max: usize) -> Result<Vec<TaskView>> {
@@ -97,6 +101,11 @@ impl<T: Tree> Core<T> {
             Verdict::Held(until) => TaskState::Leased { worker_id, until },
             Verdict::Backoff(until) => TaskState::Backoff { until },
         };
+        // One that goes on has not ended in any way yet.
+        let over = match &state {
+            TaskState::Leased { .. } => history.len().saturating_sub(1),
+            _ => history.len(),
+        };
         let decoded = format::decode_task(&task.bytes, key);
         let reason =
             decoded.as_ref().err().map(|error| format!("task.json cannot be read: {error}"));
@@ -107,12 +116,14 @@ impl<T: Tree> Core<T> {
             Ok((payload, meta)) => (Some(payload), meta),
             Err(_) => (None, format::bare_meta(key)),
         };
+        let earlier = judge::tally(&history[..over]).and(meta.carried);
         Ok(Some(TaskView {
             key: key.clone(),
             state,
             payload,
             meta,
             attempts: judge::summaries(&history),
+            earlier,
             reason,
             finished_at: None,
         }))
@@ -123,11 +134,13 @@ impl<T: Tree> Core<T> {
         let Some(stored) = self.tree.read(&path).await? else { return Ok(None) };
         let decoded = format::decode_task(&stored.bytes, key).ok();
         let (payload, meta) = decoded.unzip();
+        let meta = meta.unwrap_or_else(|| format::bare_meta(key));
         Ok(Some(TaskView {
             key: key.clone(),
             state: TaskState::Scheduled { due: due.at() },
             payload,
-            meta: meta.unwrap_or_else(|| format::bare_meta(key)),
+            earlier: Earlier::default().and(meta.carried),
+            meta,
             attempts: Vec::new(),
             reason: None,
             finished_at: None,
@@ -143,9 +156,10 @@ impl<T: Tree> Core<T> {
                 Outcome::Failed => TaskState::Failed,
             },
             payload: record.payload,
+            earlier: Earlier::default(),
             meta: record.meta,
             attempts: record.attempts,
-            reason: record.reason,
+            reason: record.moved_to.map(|to| format!("moved to {to}")).or(record.reason),
             finished_at: record.finished_at,
         }))
     }
@@ -157,18 +171,26 @@ impl<T: Tree> Core<T> {
         let mut next_spot = spot;
         if let (true, Some(spot)) = (rest.is_empty(), next_spot.take()) {
             self.tree.flush().await?;
-            (rest, next_spot) = self.names_in(place, spot).await?;
+            let (names, next) = self.names_in(place, spot).await?;
+            (rest, next_spot) = (names.into(), next);
         }
-        let left = rest.split_off(rest.len().min(LIST_PAGE));
         if place == Place::Failed && scheduled.is_none() && !rest.is_empty() {
             scheduled = Some(Arc::new(self.scheduled_lives().await?));
         }
         let none = HashSet::new();
         let later = scheduled.as_deref().unwrap_or(&none);
-        let looking = rest.iter().map(|(key, due)| self.view_in(place, key, *due, later)).collect();
-        let tasks = self.in_width(looking).await?;
-        let next = if !left.is_empty() || next_spot.is_some() {
-            Some(ListCursor { place, spot: next_spot, rest: left, scheduled })
+        let (mut tasks, mut looked, mut bytes) = (Vec::new(), 0, 0);
+        while !rest.is_empty() && looked < LIST_PAGE && bytes < LIST_BYTES {
+            let some: Vec<_> = rest.drain(..rest.len().min(LIST_STRIDE)).collect();
+            let looking = some.iter().map(|(key, due)| self.view_in(place, key, *due, later));
+            let seen: Vec<TaskView> = self.in_width(looking.collect()).await?;
+            let sizes = seen.iter().filter_map(|view| view.payload.as_ref());
+            bytes += sizes.map(|payload| payload.as_json().len()).sum::<usize>();
+            looked += some.len();
+            tasks.extend(seen);
+        }
+        let next = if !rest.is_empty() || next_spot.is_some() {
+            Some(ListCursor { place, spot: next_spot, rest, scheduled })
         } else {
             match place {
                 Place::Pending => Some(ListCursor::at(Place::Scheduled)),

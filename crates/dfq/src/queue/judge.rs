@@ -130,6 +130,8 @@ pub(super) fn tally(history: &[Seen]) -> Earlier {
             // Taking a task away is no giving back.
             Some(LeaseState::Released) if !seen.is_unlock() => tally.released += 1,
             Some(LeaseState::Released | LeaseState::Withdrawn) => {}
+            // It was to be moved, and whoever meant to do that will come again.
+            None if seen.lease.as_ref().is_some_and(|lease| lease.moving) => {}
             // Taken away by an operator is not run out.
             None if history.get(at + 1).is_some_and(Seen::is_unlock) => {}
             None => tally.lost += 1,

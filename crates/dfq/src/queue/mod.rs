@@ -27,6 +27,7 @@ mod check;
 mod claim;
 mod core;
 mod count;
+mod depart;
 mod discover;
 mod drafts;
 mod finish;
@@ -54,7 +55,7 @@ pub use self::core::{OpenOptions, TreeQueue};
 pub use types::{
     Capabilities, Delivery, Detail, Earlier, Idle, ListCursor, ListPage, Nack, Nacked, Paused,
     PendingStates, Place, PollRequest, Polled, Problem, Purge, Purged, Pushed, Release, Stats,
-    TaskState, TaskView, Unlocked, WorkerRecord,
+    Taken, TaskState, TaskView, Unlocked, WorkerRecord,
 };
 
 use crate::error::Result;
@@ -103,6 +104,16 @@ pub trait Queue: Send + Sync {
     async fn fail(&self, failures: Vec<(Receipt, String)>) -> Answers<()>;
     /// Gives tasks back without holding it against them.
     async fn release(&self, releases: Vec<Release>) -> Answers<()>;
+
+    /// Claims these very tasks, as they were listed, in order to move them to another queue: also from a
+    /// queue that is paused, and whatever they wait for. It counts as no attempt, however it ends.
+    async fn take(&self, tasks: Vec<TaskView>, lease: Duration) -> Answers<Taken>;
+    /// Ends claimed tasks that live on in another queue, at this address. When this returns they are gone
+    /// from here, durably.
+    async fn moved(&self, departures: Vec<(Receipt, String)>) -> Answers<()>;
+    /// Lets go of claimed tasks at once, as if their leases had run out; where that is possible, without
+    /// counting an attempt.
+    async fn put_back(&self, receipts: Vec<Receipt>) -> Answers<()>;
 
     /// Ends tasks that are not finished, whoever has them; they go to the failed ones.
     async fn cancel(&self, ids: Vec<TaskId>, reason: String) -> Answers<()>;

@@ -94,6 +94,7 @@ impl<T: Tree> Core<T> {
             finished_at: Some(self.now().await?),
             reason: Some(reason.to_owned()),
             cancelled: true,
+            moved_to: None,
             damaged,
             attempts: judge::summaries(&history),
         };
@@ -176,6 +177,7 @@ impl<T: Tree> Core<T> {
             state: Some(LeaseState::Released),
             error: Some("unlocked by an operator".to_owned()),
             not_before: None,
+            moving: false,
         };
         let draft = self.tree.draft(&format::encode_lease(&lease)).await?;
         let created = self.tree.create_lease(&slot, lease.attempt, &draft).await?;

@@ -13,6 +13,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use super::claim::{Claim, TROUBLE_PAUSE};
 use super::core::Core;
 use super::discover::{Candidate, Discovery};
+use super::drafts::Wanted;
 use super::{Delivery, PollRequest, Polled};
 use crate::clock::lock;
 use crate::error::{ErrorKind, Result};
@@ -246,7 +247,7 @@ impl<T: Tree> Core<T> {
     ) -> Result<Option<Delivery>> {
         let candidate = &attempt.candidate;
         // If no lease can be written at all, that is trouble with the store.
-        self.draft_for(length, 1).await?;
+        self.draft_for(Wanted { length, attempt: 1, moving: false }).await?;
         let key = &candidate.key;
         let claimed = self.claim(candidate, length, request).await;
         let now = self.env.monotonic();

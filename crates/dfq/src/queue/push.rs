@@ -25,6 +25,20 @@ struct Draft {
 }
 
 impl Draft {
+    /// It was in another queue, and may have been here before.
+    fn arrives(&self) -> bool {
+        self.task.arrival.is_some()
+    }
+
+    /// The answer where a task is pending: this very push, whose answer was lost, or another. One that is
+    /// damaged is another: a worker will set it aside, and until then the name is taken.
+    fn pending(&self, key: TaskKey, there: &[u8]) -> Pushed {
+        match format::decode_task(there, &key) {
+            Ok((_, meta)) if meta.push_id == self.push_id => Pushed::Created(key),
+            _ => Pushed::Pending(key),
+        }
+    }
+
     fn first_life(&self) -> Before {
         Before::Publish(TaskKey::new(self.id.clone(), 1), 0)
     }
@@ -93,7 +107,11 @@ impl<T: Tree> Core<T> {
             Some(id) => id,
             None => TaskId::new(self.env.uuid_v7())?,
         };
-        Ok(Draft { task, id, fresh, push_id: self.env.nonce() })
+        let push_id = match &task.arrival {
+            Some(arrival) => arrival.push_id.clone(),
+            None => self.env.nonce(),
+        };
+        Ok(Draft { task, id, fresh, push_id })
     }
 
     async fn first_plan(&self, draft: &Result<Draft>) -> Result<Plan> {
@@ -107,18 +125,14 @@ impl<T: Tree> Core<T> {
     /// Published without looking for records before: if there are any, they are found afterwards, and
     /// the file goes again. Where looks cost, this halves them for ids that are new, as most are.
     fn is_blind(&self, draft: &Draft) -> bool {
-        let NewTask { again, delay, .. } = &draft.task;
-        let plain = !draft.fresh && !again && delay.is_none_or(|delay| delay.is_zero());
-        plain && self.remote() && self.layout() == Layout::Sharded
+        let plain = !draft.fresh && !draft.task.again && !draft.task.is_delayed();
+        // What was here before and was moved away carries the very same nonce.
+        plain && !draft.arrives() && self.remote() && self.layout() == Layout::Sharded
     }
 
     /// The file to publish and where, or what is there already.
     async fn prepare(&self, draft: &Draft) -> Result<Plan> {
-        let before = if draft.fresh {
-            draft.first_life()
-        } else {
-            self.look_before(&draft.id, draft.task.again).await?
-        };
+        let before = if draft.fresh { draft.first_life() } else { self.look_before(draft).await? };
         self.plan(draft, before).await
     }
 
@@ -130,36 +144,41 @@ impl<T: Tree> Core<T> {
         let now = self.env.clock().wall();
         let mut dir = self.task_dir(&key);
         let mut not_before = None;
-        if let Some(delay) = draft.task.delay.filter(|delay| !delay.is_zero()) {
-            if self.pending_task(&key).await?.is_some() {
-                return Ok(Plan::Settled(Pushed::Pending(key)));
+        if draft.task.is_delayed() {
+            if let Some(there) = self.pending_task(&key).await? {
+                return Ok(Plan::Settled(draft.pending(key, &there)));
             }
             let store_now = self.now().await?;
+            let delay = draft.task.wait(store_now).unwrap_or_default();
             let due = Due::after(store_now, delay).ok_or_else(|| {
                 Error::invalid(format!("a delay of {delay:?} is beyond all calendars"))
             })?;
             not_before = store_now.checked_add(delay).ok();
             dir = layout::scheduled_dir(due, &key);
         }
+        let arrival = draft.task.arrival.as_ref();
+        let before_arrival = arrival.map_or(0, |arrival| arrival.attempts_before);
         let meta = TaskMeta {
             id: key.id().clone(),
             generation: key.generation(),
             push_id: draft.push_id.clone(),
-            created_at: Some(now),
-            attempts_before,
+            created_at: arrival.and_then(|arrival| arrival.created_at).or(Some(now)),
+            attempts_before: attempts_before.max(before_arrival),
+            carried: arrival.map(|arrival| arrival.carried).unwrap_or_default(),
             max_attempts: draft.task.max_attempts,
             not_before,
         };
         Ok(Plan::Publish(key, (dir, format::encode_task(&draft.task.payload, &meta))))
     }
 
-    async fn look_before(&self, id: &TaskId, again: bool) -> Result<Before> {
+    async fn look_before(&self, draft: &Draft) -> Result<Before> {
+        let (id, again) = (&draft.id, draft.task.again);
         let Some(last) = self.last_life(id).await? else {
             let foreign = self.foreign_key(id);
             if let Some(key) = &foreign
-                && self.pending_task(key).await?.is_some()
+                && let Some(there) = self.pending_task(key).await?
             {
-                return Ok(Before::Settled(Pushed::Pending(key.clone())));
+                return Ok(Before::Settled(draft.pending(key.clone(), &there)));
             }
             let record = match &foreign {
                 Some(key) => self.record(key).await?,
@@ -174,10 +193,22 @@ impl<T: Tree> Core<T> {
         };
         let finished = TaskKey::new(id.clone(), last);
         let next = TaskKey::new(id.clone(), last + 1);
+        if (!again || draft.arrives())
+            && let Some(there) = self.pending_task(&next).await?
+        {
+            return Ok(Before::Settled(draft.pending(next, &there)));
+        }
+        if draft.arrives()
+            && let Some(record) = self.record(&finished).await?
+            && record.meta.push_id == draft.push_id
+        {
+            return Ok(match record.moved_to {
+                // It comes back.
+                Some(_) => Before::Publish(next, attempts_through(&record)),
+                None => Before::Settled(Pushed::Created(finished)),
+            });
+        }
         if !again {
-            if self.pending_task(&next).await?.is_some() {
-                return Ok(Before::Settled(Pushed::Pending(next)));
-            }
             let outcome = match self.outcome(&finished).await? {
                 Some(outcome) => outcome,
                 None => Outcome::Completed, // purged in between
@@ -280,8 +311,7 @@ impl<T: Tree> Core<T> {
         if draft.fresh && created == Created::New {
             return Ok(Some(Pushed::Created(key.clone())));
         }
-        let scheduled = draft.task.delay.is_some_and(|delay| !delay.is_zero());
-        if scheduled {
+        if draft.task.is_delayed() {
             // Moving it to `pending/` is a push again, which looks for itself.
             self.mend_lives(key).await?;
             return Ok(Some(match created {
@@ -315,18 +345,13 @@ impl<T: Tree> Core<T> {
             self.clean_finished(key).await?;
             return Ok(None);
         };
-        match format::decode_task(&bytes, key) {
-            Ok((_, meta)) if meta.push_id == draft.push_id => {
-                Ok(Some(Pushed::Created(key.clone())))
-            }
-            Ok(_) => Ok(Some(Pushed::Pending(key.clone()))),
-            Err(_) if self.differs_in_case(&bytes, key) => Err(Error::invalid(format!(
+        if format::decode_task(&bytes, key).is_err() && self.differs_in_case(&bytes, key) {
+            return Err(Error::invalid(format!(
                 "task '{key}' differs only in case from one that is pending, and this filesystem \
                  does not tell them apart"
-            ))),
-            // Damaged: a worker will set it aside. Until then the name is taken.
-            Err(_) => Ok(Some(Pushed::Pending(key.clone()))),
+            )));
         }
+        Ok(Some(draft.pending(key.clone(), &bytes)))
     }
 
     /// Whether a scheduled task that exists is this very push, whose answer was lost.
@@ -464,6 +489,7 @@ pub(super) fn mark_of(key: &TaskKey) -> Record {
         finished_at: None,
         reason: Some("purged; a later life of this id began meanwhile".to_owned()),
         cancelled: false,
+        moved_to: None,
         damaged: None,
         attempts: Vec::new(),
     }

@@ -200,7 +200,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// Moves one task; answers whether it has gone from its folder.
-    async fn promote(&self, due: Due, key: &TaskKey) -> Result<bool> {
+    pub(super) async fn promote(&self, due: Due, key: &TaskKey) -> Result<bool> {
         let (from, to) = (layout::scheduled_dir(due, key), self.task_dir(key));
         let Some(slot) = self.tree.open(&from).await? else { return Ok(true) };
         let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;

@@ -314,7 +314,8 @@ impl<T: Tree> Core<T> {
             }
             let shard = layout::shard(self.layout(), &key);
             let leases = leases.into_iter().map(|lease| lease.attempt).collect();
-            let candidate = Candidate { key, leases, listed, without_task: !task };
+            let candidate =
+                Candidate { leases, listed, without_task: !task, ..Candidate::new(key) };
             if is_young {
                 young.push(candidate);
                 continue;

@@ -1,6 +1,6 @@
 //! What the queue's verbs take and give.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::walk::Spot;
 use crate::layout::Due;
 use crate::meter::Counts;
-use crate::model::{AttemptSummary, Outcome, Payload, Receipt, TaskId, TaskKey, TaskMeta};
+use crate::model::{AttemptSummary, Carried, Outcome, Payload, Receipt, TaskId, TaskKey, TaskMeta};
 
 /// What a provider can do beyond push, poll, ack, nack and heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub struct Delivery {
     pub payload: Payload,
     /// What the queue noted beside it.
     pub meta: TaskMeta,
-    /// Which attempt at this life this is.
+    /// Which attempt at this life this is, counted from the queue where it began.
     pub attempt: u32,
     /// How the attempts before it ended, where the provider keeps their history.
     pub earlier: Earlier,
@@ -124,6 +124,33 @@ pub struct Earlier {
     pub lost: u32,
     /// The task was given back.
     pub released: u32,
+}
+
+impl Earlier {
+    /// Together with those that were made in another queue.
+    pub(crate) fn and(self, carried: Carried) -> Self {
+        Self {
+            failed: self.failed.saturating_add(carried.failed),
+            lost: self.lost.saturating_add(carried.lost),
+            ..self
+        }
+    }
+}
+
+/// What became of a wish to have one certain task.
+#[derive(Clone, Debug)]
+pub enum Taken {
+    /// It is ours.
+    Ours(Box<Delivery>),
+    /// Somebody has it, for so long unless that is renewed.
+    Held {
+        /// How long.
+        for_now: Duration,
+        /// They, too, mean to take it to another queue.
+        moving: bool,
+    },
+    /// It is over, or not here.
+    Gone,
 }
 
 /// What a poll found.
@@ -278,6 +305,9 @@ pub struct TaskView {
     pub meta: TaskMeta,
     /// Every attempt so far.
     pub attempts: Vec<AttemptSummary>,
+    /// How they count, together with those that were made before the task came here; nothing once it is
+    /// finished.
+    pub earlier: Earlier,
     /// Why it failed, if it did.
     pub reason: Option<String>,
     /// When it finished, if it did.
@@ -291,7 +321,7 @@ pub struct ListCursor {
     /// Where the place goes on, if it does.
     pub(crate) spot: Option<Spot>,
     /// What is left of a folder that did not fit on one page.
-    pub(crate) rest: Vec<(TaskKey, Option<Due>)>,
+    pub(crate) rest: VecDeque<(TaskKey, Option<Due>)>,
     /// Later lives that are scheduled, once they were looked for: those before them are history.
     pub(crate) scheduled: Option<Arc<HashSet<TaskKey>>>,
 }
@@ -299,7 +329,7 @@ pub struct ListCursor {
 impl ListCursor {
     /// From the beginning of a place on.
     pub fn at(place: Place) -> Self {
-        Self { place, spot: Some(Spot::START), rest: Vec::new(), scheduled: None }
+        Self { place, spot: Some(Spot::START), rest: VecDeque::new(), scheduled: None }
     }
 
     /// The place that comes next.

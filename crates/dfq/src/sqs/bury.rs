@@ -172,6 +172,7 @@ impl Core {
             finished_at: Some(now),
             reason,
             cancelled: false,
+            moved_to: None,
             damaged: None,
             attempts: vec![attempt],
         }

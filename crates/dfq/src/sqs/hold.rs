@@ -293,10 +293,12 @@ impl Core {
         let mut hopeless = Vec::new();
         for taken in ours {
             let Some(nack) = asked.remove(&taken.receipt) else { continue };
-            let attempt = taken.receipt.attempt;
-            let own = taken.held.content.as_ref().and_then(|(_, meta)| meta.max_attempts);
+            let meta = taken.held.content.as_ref().map(|(_, meta)| meta);
+            let own = meta.and_then(|meta| meta.max_attempts);
+            let carried = meta.map_or(0, |meta| meta.carried.attempts());
+            let attempt = taken.receipt.attempt.saturating_add(carried);
             let enough = attempt >= own.unwrap_or(self.settings.max_attempts);
-            let redriven = self.dead.redriven_after(attempt);
+            let redriven = self.dead.redriven_after(taken.receipt.attempt);
             if enough && taken.held.content.is_some() && self.dead.exists() {
                 hopeless.push((taken, nack.error));
                 continue;
@@ -327,6 +329,20 @@ impl Core {
         }
         for (receipt, buried) in self.bury(hopeless).await {
             answers.insert(receipt, buried.map(|()| Nacked::GivenUp));
+        }
+        in_order(&receipts, &answers)
+    }
+
+    /// Makes messages visible again. Whether it was tried often enough is not asked: nobody tried it.
+    pub(super) async fn put_back(&self, receipts: Vec<Receipt>) -> Answers<()> {
+        let (mut ours, mut answers) = self.take(&receipts, |_| None).await;
+        let hidden = self.hide(&self.client, &ours, &vec![0; ours.len()]).await;
+        for (taken, answer) in ours.iter_mut().zip(hidden) {
+            if answer.is_ok() {
+                self.end(taken, Ended::GivenBack);
+            }
+            self.forget_if_lost(&taken.receipt, &answer);
+            answers.insert(taken.receipt.clone(), answer);
         }
         in_order(&receipts, &answers)
     }

@@ -42,7 +42,7 @@ use crate::model::{NewTask, Receipt, Settings, TaskId};
 use crate::queue::{
     Answers, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, OpenOptions, Paused,
     PendingStates, PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release, Stats,
-    TaskView, Unlocked, WorkerRecord,
+    Taken, TaskView, Unlocked, WorkerRecord,
 };
 
 /// What errors call it.
@@ -244,6 +244,19 @@ impl Queue for Sqs {
 
     async fn close(&self) {
         self.core.close().await;
+    }
+
+    async fn take(&self, tasks: Vec<TaskView>, _lease: Duration) -> Answers<Taken> {
+        let error = self.core.unsupported("claim certain tasks: it hands out which it likes");
+        tasks.iter().map(|_| Err(error.clone())).collect()
+    }
+
+    async fn moved(&self, departures: Vec<(Receipt, String)>) -> Answers<()> {
+        self.core.ack(departures.into_iter().map(|(receipt, _)| receipt).collect()).await
+    }
+
+    async fn put_back(&self, receipts: Vec<Receipt>) -> Answers<()> {
+        self.core.put_back(receipts).await
     }
 
     async fn cancel(&self, ids: Vec<TaskId>, _reason: String) -> Answers<()> {

@@ -17,7 +17,7 @@ use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::RequestKind;
 use crate::model::{TaskKey, check_lease};
-use crate::queue::{Delivery, Earlier, Idle, Nack, PollRequest, Polled};
+use crate::queue::{Delivery, Earlier, Idle, PollRequest, Polled};
 
 /// The longest that SQS waits for messages.
 const MAX_WAIT_SECONDS: u32 = 20;
@@ -187,12 +187,8 @@ impl Core {
                 arrived.await;
                 continue;
             };
-            let back = |delivery: Delivery| Nack {
-                receipt: delivery.receipt,
-                error: "nobody asked for it".to_owned(),
-                delay: Some(Duration::ZERO),
-            };
-            for answer in self.nack(ready.into_iter().map(back).collect()).await {
+            let ready = ready.into_iter().map(|delivery| delivery.receipt).collect();
+            for answer in self.put_back(ready).await {
                 if let Err(error) = answer {
                     tracing::warn!(%error, "not given back; it comes back after its lease");
                 }
@@ -248,10 +244,11 @@ impl Core {
         let count = message
             .attributes()
             .and_then(|all| all.get(&MessageSystemAttributeName::ApproximateReceiveCount));
-        let attempt = count.and_then(|count| count.parse().ok()).unwrap_or(1).max(1);
+        let received = count.and_then(|count| count.parse().ok()).unwrap_or(1).max(1);
+        let attempt = meta.carried.attempts().saturating_add(received);
         let key = TaskKey::new(meta.id.clone(), meta.generation);
         let ticket = Ticket { seconds, origin: self.origin.clone(), handle: handle.to_owned() };
-        let receipt = ticket.receipt(key.clone(), attempt);
+        let receipt = ticket.receipt(key.clone(), received);
         let content = Some((payload.clone(), meta.clone()));
         let held = Held::new(ticket.handle, before, seconds, content);
         let valid_for = held.left_at(self.env.monotonic());
@@ -260,7 +257,7 @@ impl Core {
             key,
             payload,
             attempt,
-            earlier: Earlier::default(),
+            earlier: Earlier::default().and(meta.carried),
             fence: u64::from(meta.attempts_before) + u64::from(attempt),
             meta,
             receipt,

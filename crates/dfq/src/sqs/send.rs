@@ -16,7 +16,7 @@ use super::{Core, PROVIDER, whole_seconds};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::meter::RequestKind;
-use crate::model::{NewTask, Payload, TaskId, TaskKey, TaskMeta};
+use crate::model::{Arrival, Carried, NewTask, Payload, TaskId, TaskKey, TaskMeta};
 use crate::queue::{Answers, Pushed};
 
 /// The longest delay of a message.
@@ -63,15 +63,24 @@ impl Core {
             Some(id) => id,
             None => TaskId::new(self.env.uuid_v7())?,
         };
-        let delay = task.delay.filter(|delay| !delay.is_zero());
-        self.check_delay(&id, delay)?;
         let now = self.env.clock().wall();
-        let meta = TaskMeta {
-            id: id.clone(),
-            generation: 1,
+        let delay = task.wait(now).filter(|delay| !delay.is_zero());
+        self.check_delay(&id, delay)?;
+        let own_word = task.again || task.arrival.is_some();
+        let arrival = task.arrival.unwrap_or_else(|| Arrival {
             push_id: self.env.nonce(),
             created_at: Some(now),
             attempts_before: 0,
+            carried: Carried::default(),
+            due: None,
+        });
+        let meta = TaskMeta {
+            id: id.clone(),
+            generation: 1,
+            push_id: arrival.push_id,
+            created_at: arrival.created_at,
+            attempts_before: arrival.attempts_before,
+            carried: arrival.carried,
             max_attempts: task.max_attempts,
             not_before: delay.and_then(|delay| now.checked_add(delay).ok()),
         };
@@ -89,8 +98,9 @@ impl Core {
                 self.message_limit
             )));
         }
-        // An id that is to be done again must not be taken for its own double.
-        let double = if task.again { meta.push_id.as_str() } else { id.as_str() };
+        // An id that is to be done again must not be taken for its own double, nor one that comes from
+        // elsewhere for another of that name.
+        let double = if own_word { meta.push_id.as_str() } else { id.as_str() };
         let fifo = self.fifo.then(|| (self.group_of(&id, &task.payload), body::word(double)));
         let delay_seconds = delay.map_or(0, whole_seconds);
         Ok((TaskKey::new(id, 1), Outgoing { body, delay_seconds, fifo }))

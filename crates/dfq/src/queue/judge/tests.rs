@@ -21,6 +21,7 @@ fn seen(attempt: u32, state: Option<LeaseState>, heartbeat: i64, length: i64) ->
         state,
         error: None,
         not_before: None,
+        moving: false,
     };
     let stored = Stored { bytes: format::encode_lease(&lease), modified: at(heartbeat) };
     Seen::new(attempt, &stored)
@@ -124,4 +125,14 @@ fn earlier_attempts_are_counted_by_how_they_ended() {
     assert_eq!(tally(&history), Earlier { failed: 2, lost: 1, released: 1 });
     let unlocked = [seen(1, None, 0, 100), seen(2, Some(LeaseState::Released), 50, 0)];
     assert_eq!(tally(&unlocked), Earlier::default());
+}
+
+#[test]
+fn a_claim_in_order_to_move_a_task_is_no_attempt_however_it_ends() {
+    let mut moving = seen(2, None, 0, 100);
+    if let Some(lease) = &mut moving.lease {
+        lease.moving = true;
+    }
+    let history = [seen(1, None, 0, 100), moving];
+    assert_eq!(tally(&history), Earlier { lost: 1, ..Earlier::default() });
 }

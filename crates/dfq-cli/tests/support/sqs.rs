@@ -1,0 +1,43 @@
+//! SQS on ministack, a server that we did not write, and a desk whose commands can use it.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use super::Desk;
+
+/// The endpoint of a server that ends with this process; nothing, and a loud word, if there is none to be
+/// had.
+pub(crate) fn ministack() -> Option<&'static str> {
+    static ENDPOINT: OnceLock<Option<String>> = OnceLock::new();
+    ENDPOINT.get_or_init(start).as_deref()
+}
+
+fn start() -> Option<String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../servers/ministack");
+    let own = std::process::id().to_string();
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ministack-{own}"));
+    let up = Command::new(script).arg("up").arg(dir).env("DFQ_SERVER_OWNER", own).output().unwrap();
+    if !up.status.success() {
+        let why = String::from_utf8_lossy(&up.stderr);
+        let _ = writeln!(std::io::stderr(), "SKIPPED: no ministack to test SQS with: {why}");
+        return None;
+    }
+    Some(String::from_utf8(up.stdout).unwrap().trim().to_owned())
+}
+
+/// What commands must find in their environment to reach SQS there.
+pub(crate) fn variables(endpoint: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("AWS_ENDPOINT_URL_SQS", endpoint.to_owned()),
+        ("AWS_ACCESS_KEY_ID", "testkey".to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", "testsecret".to_owned()),
+        ("AWS_REGION", "us-east-1".to_owned()),
+    ]
+}
+
+/// A desk from which SQS can be reached.
+pub(crate) fn desk(endpoint: &str) -> Desk {
+    Desk::new().with(variables(endpoint))
+}

@@ -1,0 +1,73 @@
+//! Leaving for another queue: certain tasks are claimed, whatever they wait for, and end with a record
+//! that says where they have gone.
+//!
+//! The claim is the ordinary one, so nobody works on a task that is being moved, and one that somebody
+//! works on is not moved. Its lease says what it is for, so that it counts for nothing; should the mover
+//! die, it runs out like any other. A scheduled task is published before its time to be claimed: `claim`
+//! does not hand such a one out before it is due.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::claim::Claim;
+use super::core::Core;
+use super::discover::Candidate;
+use super::judge;
+use super::{Answers, PollRequest, Taken, TaskState, TaskView};
+use crate::clock::lock;
+use crate::error::Result;
+use crate::layout::Due;
+use crate::model::TaskKey;
+use crate::store::Tree;
+
+impl<T: Tree> Core<T> {
+    pub(super) async fn take(
+        self: &Arc<Self>,
+        tasks: Vec<TaskView>,
+        lease: Duration,
+    ) -> Answers<Taken> {
+        // How finely the store's times can be told apart is known once its clock was read.
+        let possible = match self.now().await {
+            Ok(_) => self.check_length(lease),
+            Err(error) => Err(error),
+        };
+        match possible {
+            Ok(()) => {
+                self.each(tasks.iter().map(|task| self.take_one(task, lease)).collect()).await
+            }
+            Err(error) => tasks.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn take_one(self: &Arc<Self>, task: &TaskView, lease: Duration) -> Result<Taken> {
+        let key = &task.key;
+        if let TaskState::Scheduled { due } = task.state {
+            // Gone from there or not: if it is pending, it can be had.
+            self.promote(Due::at_time(due), key).await?;
+        }
+        let mut candidate = Candidate::new(key.clone());
+        candidate.moving = true;
+        candidate.leases = task.attempts.iter().map(|attempt| attempt.attempt).collect();
+        let Some(attempt) = self.attempt(candidate) else {
+            return Ok(Taken::Held { for_now: Duration::ZERO, moving: true });
+        };
+        match self.claim(&attempt.candidate, lease, &PollRequest::default()).await? {
+            Claim::Won(delivery) => {
+                lock(&self.known).rest(key, self.env.monotonic() + lease);
+                Ok(Taken::Ours(delivery))
+            }
+            Claim::Held(until) | Claim::Rest(until) => Ok(Taken::Held {
+                for_now: until.saturating_sub(self.env.monotonic()),
+                moving: self.is_being_moved(key).await?,
+            }),
+            Claim::Gone | Claim::NotForUs => Ok(Taken::Gone),
+        }
+    }
+
+    async fn is_being_moved(&self, key: &TaskKey) -> Result<bool> {
+        let Some(slot) = self.tree.open(&self.task_dir(key)).await? else { return Ok(false) };
+        let history = self.history(&slot).await?;
+        let current = judge::current(&history).and_then(|seen| seen.lease.as_ref());
+        Ok(current.is_some_and(|lease| lease.moving))
+    }
+}
