@@ -76,6 +76,8 @@ impl Context {
                     Address::Directory(path) => {
                         format!("there is no queue at '{}'", path.display())
                     }
+                    // Says itself what to do: a push can make a queue by its name, not by its URL.
+                    Address::Sqs(_) => return Err(error.into()),
                     _ => error.to_string(),
                 };
                 Err(dfq::Error::new(error.kind(), format!("{what}; {hint}")).into())

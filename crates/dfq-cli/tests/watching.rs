@@ -101,6 +101,22 @@ fn top_ends_by_a_key() {
     }
 }
 
+/// SQS only counts: that is shown, beside all that is known of others.
+#[test]
+fn top_shows_what_a_queue_tells() {
+    let Some(endpoint) = support::sqs::ministack() else { return };
+    let desk = support::sqs::desk(endpoint);
+    desk.ok(&["push", "sqs://top", "id=there"]);
+    desk.ok(&["push", "./jobs", "id=here"]);
+    let mut session = Session::start(&desk, &["top", "sqs://top", "./jobs"]);
+    session.until("./jobs");
+    session.until("pending 1");
+    session.screen.write_all(b"q").unwrap();
+    let (status, sent) = session.end();
+    assert_eq!(status, Some(0), "{sent:?}");
+    assert!(sent.contains("pending ~1") && sent.contains("completed -"), "{sent:?}");
+}
+
 #[test]
 fn top_survives_tiny_screens_and_ends_by_a_signal() {
     let desk = desk();

@@ -1,13 +1,15 @@
 //! `dfq bench`: what a store gives, measured through the library: a folder beside what the bare
-//! filesystem does, a bucket by what it charges.
+//! filesystem does, a bucket and SQS by what they charge.
 //!
-//! Invariant: it writes only into a folder that it made, never into a queue's tree, and removes that
-//! folder however it ends.
+//! Invariant: it writes only into a folder or a queue that it made, never into a queue's tree, and removes
+//! what it made however it ends.
 
 mod bucket;
 mod measure;
 mod part;
 mod place;
+mod requests;
+mod sqs;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -28,24 +30,25 @@ use place::Place;
 /// folder stands beside it; if it does not exist, it is made and removed again.
 ///
 /// In a folder, everything runs in this one process: what several machines get from a shared store may
-/// differ. In a bucket, worker processes do the tasks, and what is told is how many requests of each
-/// kind a task takes, and what a million tasks cost.
+/// differ. In a bucket and in SQS, worker processes do the tasks, and what is told is how many requests of
+/// each kind a task takes, and what a million tasks cost. In SQS a queue of its own is made, in the account
+/// and region at hand: sqs://any, or sqs://any.fifo for a FIFO queue.
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
-    /// A folder or a part of a bucket on the store to be measured, or a queue on it
+    /// A folder or a part of a bucket on the store to be measured, or a queue on it; or sqs://any
     #[arg(value_name = "ADDRESS")]
     address: String,
     /// How many tasks each row is measured with
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     tasks: u32,
-    /// How many workers at once in the parallel rows; in a bucket, how many processes
+    /// How many workers at once in the parallel rows; in a bucket or SQS, how many processes
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: u16,
     /// How large a task is
     #[arg(long, value_name = "BYTES", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     size: u32,
-    /// What a push or ack that returned survives: a power cut, or only the process; a bucket decides
-    /// that itself
+    /// What a push or ack that returned survives: a power cut, or only the process; a bucket and SQS
+    /// decide that themselves
     #[arg(long, value_enum, default_value = "durable")]
     durability: Survives,
     /// Be one of the worker processes
@@ -87,18 +90,22 @@ struct Ground<'a> {
 
 impl Bench {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
-        let path = match context.target(&self.address)?.address {
+        let target = context.target(&self.address)?;
+        if self.part {
+            return part::run(context, &target).await;
+        }
+        let path = match &target.address {
             Address::Directory(path) => path,
-            Address::Bucket(address) if self.part => return part::run(context, address).await,
-            Address::Bucket(address) => return bucket::run(&self, context, address).await,
-            elsewhere => {
-                let what = "only a folder or a bucket can be measured";
-                return Err(unsupported(format!("{elsewhere} is neither: {what}")));
+            Address::Bucket(address) => return bucket::run(&self, context, address.clone()).await,
+            Address::Sqs(named) => return sqs::run(&self, context, named, &target).await,
+            elsewhere @ Address::Memory(_) => {
+                let what = "only a folder, a bucket or SQS can be measured";
+                return Err(unsupported(format!("{elsewhere} is none of them: {what}")));
             }
         };
         let stop = CancellationToken::new();
         let signal = tokio::spawn(crate::exit::stop_signal(stop.clone()));
-        let place = Place::make(&path, &context.env).await?;
+        let place = Place::make(path, &context.env).await?;
         let measured = self.measure(context, &place, &stop).await;
         // Removed before anything else is said: whoever reads us may go away.
         let removed = place.remove();

@@ -1,9 +1,10 @@
-//! `dfq iam-policy`: the least that somebody must be allowed in a bucket.
+//! `dfq iam-policy`: the least that somebody must be allowed in a bucket, or in SQS.
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use dfq::config::Address;
-use dfq::store::bucket::{Role, policy};
+use dfq::sqs::{self, SqsAddress};
+use dfq::store::bucket::{self, Role};
 
 use crate::context::Context;
 use crate::exit::{Answer, unsupported};
@@ -14,9 +15,14 @@ use crate::output;
 /// A producer makes the queue and pushes; a worker claims, finishes and gives back, as `dfq work` does; a
 /// viewer looks (ls, show, stats, top, explain, export). Operators, who cancel, retry, pause, repair and
 /// remove what is old, need s3:GetObject, s3:PutObject and s3:DeleteObject on all of the prefix.
+///
+/// In SQS a viewer can only count (stats, wait, queues). The dead-letter queue is the one that dfq.toml
+/// names; where a queue only has a redrive policy, SQS itself moves what fails for good. A name is allowed
+/// in every region and account that the role is used in, a queue's URL in its own alone. Queues that are
+/// encrypted with a key of one's own need that key's permissions too.
 #[derive(Args, Debug)]
 pub(crate) struct IamPolicy {
-    /// The queue, in a bucket of S3
+    /// The queue, in a bucket of S3 or in SQS
     #[arg(value_name = "QUEUE")]
     queue: String,
     /// Who it is for
@@ -38,11 +44,16 @@ impl IamPolicy {
             RoleName::Worker => Role::Worker,
             RoleName::Viewer => Role::Viewer,
         };
-        let policy = match context.target(&self.queue)?.address {
-            Address::Bucket(address) => policy(&address, role)?,
+        let target = context.target(&self.queue)?;
+        let policy = match &target.address {
+            Address::Bucket(address) => bucket::policy(address, role)?,
+            Address::Sqs(address) => {
+                let dead_letter = target.sqs.dead_letter.as_deref().map(SqsAddress::parse);
+                sqs::policy(address, dead_letter.transpose()?.as_ref(), role)
+            }
             elsewhere => {
                 return Err(unsupported(format!(
-                    "{elsewhere} is no bucket: who may use it is not decided by a policy for S3"
+                    "{elsewhere} is not on AWS: who may use it is not decided by a policy there"
                 )));
             }
         };

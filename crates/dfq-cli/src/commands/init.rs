@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use dfq::config::Address;
 use dfq::model::{Backoff, Durability, Layout, Shared};
 use dfq::{ErrorKind, OpenOptions, Settings};
 
@@ -73,7 +74,10 @@ impl Init {
         match dfq::open(&target.address, existing).await {
             Ok(_) => {
                 let there = whole(&target.address);
-                let hint = "its settings stand in queue.json";
+                let hint = match target.address {
+                    Address::Sqs(_) => "its settings are SQS's own attributes",
+                    _ => "its settings stand in queue.json",
+                };
                 return Err(invalid(format!("{there} is a queue already; {hint}")));
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use clap::Args;
-use dfq::config::Provider;
+use dfq::config::{Address, Provider, Target};
+use dfq::sqs::{Sqs, SqsAddress};
 use dfq::{ErrorKind, OpenOptions};
 use serde::Serialize;
 
@@ -14,9 +15,10 @@ use crate::output::{self, Table};
 
 /// List the queues that are configured, and those that are there
 ///
-/// Looks at every queue of dfq.toml, and for others in the campaign's folder or in its part of the
-/// bucket. THERE is yes, no (the first push makes it), or why that cannot be told; a queue that is
-/// there without a name in dfq.toml has to be opened by its address.
+/// Looks at every queue of dfq.toml, and for others in the campaign's folder, in its part of the bucket, or
+/// where names mean queues of SQS among those that begin with the campaign's name. THERE is yes, no (the
+/// first push makes it), or why that cannot be told; a queue that is there without a name in dfq.toml has
+/// to be opened by its address.
 #[derive(Args, Debug)]
 pub(crate) struct Queues {}
 
@@ -94,7 +96,28 @@ async fn others(context: &Context, known: &[Row]) -> Result<Vec<Row>> {
             }
         }
     }
+    for name in others_in_sqs(context).await {
+        let address = Address::Sqs(SqsAddress::Name(name.clone())).to_string();
+        if known.iter().all(|row| row.address != address) {
+            found.insert(address, name);
+        }
+    }
     let row =
         |(address, queue)| Row { queue, configured: false, address, there: true, trouble: None };
     Ok(found.into_iter().map(row).collect())
+}
+
+/// Queues of SQS that belong to the campaign by their names, less those that others' dead letters go to.
+/// Nobody is asked unless a name means a queue there.
+async fn others_in_sqs(context: &Context) -> Vec<String> {
+    let targets = context.config.names().filter_map(|name| context.target(name).ok());
+    let in_sqs: Vec<_> = targets.filter(|it| matches!(it.address, Address::Sqs(_))).collect();
+    let Some(target) = in_sqs.first() else { return Vec::new() };
+    let options = context.access(target, OpenOptions::existing());
+    let prefix = format!("{}-", context.config.campaign());
+    // Where nothing can be listed there is nothing to add; its queues have said why.
+    let names = Sqs::names(&prefix, &options.sqs, &options).await.unwrap_or_default();
+    let dead_letters = |it: &Target| SqsAddress::parse(it.sqs.dead_letter.as_deref()?).ok();
+    let dead: Vec<SqsAddress> = in_sqs.iter().filter_map(dead_letters).collect();
+    names.into_iter().filter(|name| dead.iter().all(|dead| dead.name() != name)).collect()
 }

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::args::duration;
 use crate::context::Context;
-use crate::exit::{Answer, invalid, not_found};
+use crate::exit::{Answer, invalid, not_found, unsupported};
 use crate::output::{self, Table};
 use alarm::Alarm;
 
@@ -24,7 +24,8 @@ use alarm::Alarm;
 ///
 /// Pending tasks are ready (for a worker), leased (a worker has them), stale (their worker went
 /// silent), in backoff (until their next attempt) or damaged. To tell which takes a look into each;
-/// --fast only counts them.
+/// --fast only counts them. SQS estimates all numbers and tells no others; a task that waits for its next
+/// attempt counts as leased there, and those in the dead-letter queue as failed.
 ///
 /// --fail-if takes METRIC OP VALUE, as 'failed>0' or 'oldest>1h': a metric is pending, ready, leased,
 /// stale, backoff, damaged, scheduled, completed, failed or oldest (the age of the oldest pending
@@ -56,8 +57,13 @@ pub(crate) struct Stats {
 struct Line {
     name: String,
     counted: Counted,
+    /// The store tells all of it, not only estimates of some.
+    tells_all: bool,
     now: Timestamp,
 }
+
+/// What only a store that can be looked into tells.
+const BY_LOOKING: [&str; 5] = ["stale", "backoff", "damaged", "completed", "oldest"];
 
 #[derive(Serialize)]
 struct LineJson<'a> {
@@ -75,7 +81,8 @@ struct LineJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     damaged: Option<u64>,
     scheduled: u64,
-    completed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completed: Option<u64>,
     failed: u64,
     paused: bool,
     /// All were counted; if not, these are estimates.
@@ -97,6 +104,7 @@ impl Stats {
             )));
         }
         let queues = self.open(context).await?;
+        self.check_alarms(&queues)?;
         if !self.watch {
             let lines = self.count(&queues).await?;
             self.print(context, &lines)?;
@@ -127,6 +135,21 @@ impl Stats {
         }
     }
 
+    /// An alarm that can never go off is no alarm.
+    fn check_alarms(&self, queues: &[(String, Arc<dyn Queue>)]) -> Result<()> {
+        for (name, queue) in queues.iter().filter(|(_, queue)| !queue.capabilities().inspect) {
+            let untold = |alarm: &&Alarm| BY_LOOKING.contains(&alarm.metric());
+            if let Some(alarm) = self.fail_if.iter().find(untold) {
+                let provider = queue.capabilities().provider;
+                let (name, metric) = (output::printable(name), alarm.metric());
+                return Err(unsupported(format!(
+                    "{name}: {provider} does not tell '{metric}', so '{alarm}' cannot be watched for"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     async fn open(&self, context: &Context) -> Result<Vec<(String, Arc<dyn Queue>)>> {
         open_all(context, &self.queues).await
     }
@@ -140,7 +163,8 @@ impl Stats {
         let mut lines = Vec::with_capacity(queues.len());
         for (name, queue) in queues {
             let counted = queue.stats(detail).await?;
-            lines.push(Line { name: name.clone(), counted, now: queue.now().await });
+            let (name, tells_all) = (name.clone(), queue.capabilities().inspect);
+            lines.push(Line { name, counted, tells_all, now: queue.now().await });
         }
         Ok(lines)
     }
@@ -228,6 +252,7 @@ impl<'a> LineJson<'a> {
     fn new(line: &'a Line) -> Self {
         let counted = &line.counted;
         let states = counted.states;
+        let looked = states.filter(|_| line.tells_all);
         let oldest = states.and_then(|states| states.oldest);
         Self {
             at: output::time(line.now),
@@ -235,11 +260,11 @@ impl<'a> LineJson<'a> {
             pending: counted.pending,
             ready: states.map(|states| states.ready),
             leased: states.map(|states| states.leased),
-            stale: states.map(|states| states.stale),
-            backoff: states.map(|states| states.backoff),
-            damaged: states.map(|states| states.damaged),
+            stale: looked.map(|states| states.stale),
+            backoff: looked.map(|states| states.backoff),
+            damaged: looked.map(|states| states.damaged),
             scheduled: counted.scheduled,
-            completed: counted.completed,
+            completed: line.tells_all.then_some(counted.completed),
             failed: counted.failed,
             paused: counted.paused,
             exact: counted.exact,
@@ -250,28 +275,39 @@ impl<'a> LineJson<'a> {
 }
 
 /// What there is to say of a queue, by name. The same for a list and for a row.
-pub(super) fn figures(counted: &Counted, now: Timestamp) -> Vec<(&'static str, String)> {
-    let about = |number| {
-        let sign = if counted.exact { "" } else { "~" };
+pub(super) fn figures(
+    counted: &Counted,
+    tells_all: bool,
+    now: Timestamp,
+) -> Vec<(&'static str, String)> {
+    let about = |exact, number| {
+        let sign = if exact { "" } else { "~" };
         format!("{sign}{}", output::thousands(number))
     };
-    let mut figures = vec![("pending", about(counted.pending))];
+    let counted_or_about = |number| about(counted.exact, number);
+    // A bucket estimates only what it does not look into.
+    let looked_at = |number| about(tells_all, number);
+    let mut figures = vec![("pending", counted_or_about(counted.pending))];
     if let Some(states) = counted.states {
         figures.extend([
-            ("ready", output::thousands(states.ready)),
-            ("leased", output::thousands(states.leased)),
-            ("stale", output::thousands(states.stale)),
-            ("backoff", output::thousands(states.backoff)),
-            ("damaged", output::thousands(states.damaged)),
+            ("ready", looked_at(states.ready)),
+            ("leased", looked_at(states.leased)),
+            ("stale", looked_at(states.stale)),
+            ("backoff", looked_at(states.backoff)),
+            ("damaged", looked_at(states.damaged)),
         ]);
     }
     figures.extend([
-        ("scheduled", output::thousands(counted.scheduled)),
-        ("completed", about(counted.completed)),
-        ("failed", about(counted.failed)),
+        ("scheduled", looked_at(counted.scheduled)),
+        ("completed", counted_or_about(counted.completed)),
+        ("failed", counted_or_about(counted.failed)),
     ]);
     if let Some(states) = counted.states {
         figures.push(("oldest", output::age(states.oldest, now)));
+    }
+    if !tells_all {
+        let untold = figures.iter_mut().filter(|(name, _)| BY_LOOKING.contains(name));
+        untold.for_each(|(_, figure)| *figure = "-".to_owned());
     }
     figures
 }
@@ -281,7 +317,7 @@ fn table(lines: &[Line]) -> Table {
     if let [line] = lines {
         let mut table = Table::new(&["QUEUE", ""]);
         table.relabel(1, &line.name);
-        for (name, figure) in figures(&line.counted, line.now) {
+        for (name, figure) in figures(&line.counted, line.tells_all, line.now) {
             let part = matches!(name, "ready" | "leased" | "stale" | "backoff" | "damaged");
             let name = if part { format!("  {name}") } else { name.to_owned() };
             table.row([name, figure]);
@@ -304,7 +340,7 @@ fn table(lines: &[Line]) -> Table {
     let head: Vec<&str> = std::iter::once("QUEUE").chain(columns.iter().copied()).collect();
     let mut table = Table::new(&head);
     for line in lines {
-        let figures = figures(&line.counted, line.now);
+        let figures = figures(&line.counted, line.tells_all, line.now);
         let figure = |column: &&str| {
             let found = figures.iter().find(|(name, _)| name.eq_ignore_ascii_case(column));
             found.map_or_else(String::new, |(_, figure)| figure.clone())
@@ -318,7 +354,7 @@ fn table(lines: &[Line]) -> Table {
 
 /// A queue at a moment, for a log.
 fn one_line(line: &Line) -> String {
-    let figures = figures(&line.counted, line.now);
+    let figures = figures(&line.counted, line.tells_all, line.now);
     let figures: Vec<String> = figures
         .iter()
         .map(|(name, figure)| format!("{name}={}", figure.replace(',', "")))

@@ -34,7 +34,8 @@ struct WaitJson {
     outcome: &'static str,
     pending: u64,
     scheduled: u64,
-    completed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completed: Option<u64>,
     failed: u64,
 }
 
@@ -65,7 +66,7 @@ impl Wait {
                 .map_or(Duration::MAX, |timeout| began.saturating_add(timeout).saturating_sub(now));
             if left == 0 || time.is_zero() {
                 shown.clear();
-                return self.conclude(context, &stats, now.saturating_sub(began));
+                return self.conclude(context, &*queue, &stats, now.saturating_sub(began));
             }
             let pause = (now.saturating_sub(look_began) * SHARE).clamp(AT_LEAST, AT_MOST).min(time);
             tokio::select! {
@@ -78,7 +79,15 @@ impl Wait {
         }
     }
 
-    fn conclude(&self, context: &Context, stats: &Stats, took: Duration) -> Result<Answer> {
+    fn conclude(
+        &self,
+        context: &Context,
+        queue: &dyn Queue,
+        stats: &Stats,
+        took: Duration,
+    ) -> Result<Answer> {
+        // Some stores count, but cannot be looked into.
+        let inspect = queue.capabilities().inspect;
         let Stats { pending, scheduled, completed, failed, .. } = *stats;
         let outcome = match (pending + scheduled, failed) {
             (0, 0) => "completed",
@@ -86,21 +95,28 @@ impl Wait {
             _ => "timeout",
         };
         if context.json {
+            let completed = inspect.then_some(completed);
             output::json_line(&WaitJson { outcome, pending, scheduled, completed, failed })?;
         } else if !context.quiet || outcome != "completed" {
             let name = output::shell(&self.queue);
+            let hint = |command: &str| match inspect {
+                true => format!("; `dfq {command} {name}`"),
+                false => String::new(),
+            };
             let took = output::duration(took);
             match outcome {
                 "completed" => crate::output::note!("dfq: nothing is left after {took}"),
                 "failed" => {
                     let failed = output::count(failed, "failed task");
+                    let hint = hint("failed");
                     crate::output::note!(
-                        "dfq: nothing is left after {took}, but there are {failed}; `dfq failed {name}`"
+                        "dfq: nothing is left after {took}, but there are {failed}{hint}"
                     );
                 }
                 _ => {
                     let left = output::count(pending + scheduled, "task");
-                    crate::output::note!("dfq: {left} left after {took}; `dfq explain {name}`");
+                    let hint = hint("explain");
+                    crate::output::note!("dfq: {left} left after {took}{hint}");
                 }
             }
         }

@@ -66,7 +66,12 @@ impl Desk {
     /// The command, ready to be run: in this folder, with nothing of the caller's environment that
     /// could change what it says.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dfq"));
+        self.program(Path::new(env!("CARGO_BIN_EXE_dfq")), args)
+    }
+
+    /// The same with another program.
+    pub(crate) fn program(&self, program: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command.args(args).current_dir(self.folder.path()).stdin(Stdio::null());
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();

@@ -1,5 +1,8 @@
 //! SQS on ministack, a server that we did not write, and a desk whose commands can use it.
 
+#[path = "../../../dfq/tests/sqs_support/proxy.rs"]
+pub(crate) mod proxy;
+
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;

@@ -12,12 +12,14 @@
 //! nothing is known of tasks that are done, and an id is not recognised when it is pushed again. (A FIFO
 //! queue drops doubles within five minutes, but does not say so.)
 
+mod account;
 mod address;
 mod body;
 mod bury;
 mod client;
 mod hold;
 mod open;
+mod policy;
 mod receive;
 mod send;
 
@@ -31,6 +33,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 pub use self::address::SqsAddress;
+pub use self::policy::policy;
 
 use self::bury::DeadLetters;
 use self::client::Client;

@@ -28,7 +28,7 @@ use crate::queue::OpenOptions;
 const RETENTION_SECONDS: u32 = 14 * 24 * 3600;
 
 /// What a new queue is to be like.
-struct Wanted<'a> {
+pub(super) struct Wanted<'a> {
     settings: &'a Settings,
     /// Where messages go that were received too often.
     dead_letters: Option<&'a str>,
@@ -111,7 +111,10 @@ pub(super) async fn open(
     })
 }
 
-async fn config(address: &SqsAddress, options: &SqsOptions) -> Result<aws_sdk_sqs::Config> {
+pub(super) async fn config(
+    address: &SqsAddress,
+    options: &SqsOptions,
+) -> Result<aws_sdk_sqs::Config> {
     let (url_endpoint, url_region) = address.place();
     let endpoint = options.endpoint.clone().or(url_endpoint);
     let region = options.region.clone().or(url_region).map(Region::new);
@@ -183,7 +186,11 @@ fn settings(attributes: &Attributes, dead: &DeadLetters, open: &OpenOptions) -> 
 
 impl Client {
     /// The URL of a queue, which is made first if it is wanted and not there.
-    async fn find(&self, address: &SqsAddress, wanted: Option<Wanted<'_>>) -> Result<String> {
+    pub(super) async fn find(
+        &self,
+        address: &SqsAddress,
+        wanted: Option<Wanted<'_>>,
+    ) -> Result<String> {
         let SqsAddress::Name(name) = address else { return Ok(address.to_string()) };
         match self.url_of(name, None).await {
             Err(error) if error.kind() == ErrorKind::NotFound => match wanted {

@@ -1,20 +1,23 @@
 //! One of the worker processes of a measurement: claims and acks until nothing is left, and tells what it
 //! asked of the store.
 
+use std::time::Duration;
+
 use anyhow::Result;
-use dfq::config::BucketAddress;
+use dfq::config::Target;
 use dfq::meter::{self, Counts};
 use dfq::queue::WorkerRecord;
 use dfq::{OpenOptions, PollRequest, Queue};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
+use super::requests::Habits;
 use crate::context::Context;
 use crate::exit::Answer;
 use crate::output;
 
-/// Tasks that a process claims and acks in one call, as `dfq work -j 16` would.
-pub(super) const SLOTS: usize = 16;
+/// How long to wait for what is not to be had yet, where a queue says that something is left.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a process did.
 #[derive(Default, Serialize, Deserialize)]
@@ -32,7 +35,7 @@ impl Part {
     }
 }
 
-fn record(context: &Context, queue: &dyn Queue) -> WorkerRecord {
+fn record(context: &Context, queue: &dyn Queue, slots: usize) -> WorkerRecord {
     WorkerRecord {
         worker_id: queue.worker_id().to_owned(),
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -41,7 +44,7 @@ fn record(context: &Context, queue: &dyn Queue) -> WorkerRecord {
         started_at: context.env.clock().wall(),
         seen_at: None,
         stopped_at: None,
-        concurrency: SLOTS,
+        concurrency: slots,
         running: 0,
         completed: 0,
         retried: 0,
@@ -53,11 +56,14 @@ fn record(context: &Context, queue: &dyn Queue) -> WorkerRecord {
 }
 
 /// Opens the queue, waits for a line on stdin, and works.
-pub(super) async fn run(context: &Context, address: BucketAddress) -> Result<Answer> {
-    let address = dfq::config::Address::Bucket(address);
-    let queue = dfq::open(&address, context.access_s3(OpenOptions::existing())).await?;
-    // Workers share the shards among those whose records they see.
-    queue.put_worker(record(context, &*queue)).await?;
+pub(super) async fn run(context: &Context, target: &Target) -> Result<Answer> {
+    let existing = context.access(target, OpenOptions::existing());
+    let queue = dfq::open(&target.address, existing).await?;
+    let habits = Habits::of(&target.address);
+    if habits.has_tree {
+        // Workers share the shards among those whose records they see.
+        queue.put_worker(record(context, &*queue, habits.slots)).await?;
+    }
     output::line("ready")?;
     BufReader::new(tokio::io::stdin()).lines().next_line().await?;
     // What goes on in the background counts for the call during which it left.
@@ -68,13 +74,18 @@ pub(super) async fn run(context: &Context, address: BucketAddress) -> Result<Ans
         counted = now;
     };
     loop {
-        let polled = queue.poll(PollRequest::new(SLOTS)).await?;
+        let polled = queue.poll(PollRequest::new(habits.slots)).await?;
         count(&mut part.claim);
         if polled.deliveries.is_empty() {
             if polled.idle.more {
                 continue;
             }
-            break;
+            if habits.has_tree || polled.idle.next.is_none() {
+                break;
+            }
+            // SQS shows what it has in its own time.
+            queue.wait(LOOK_AGAIN).await;
+            continue;
         }
         let receipts = polled.deliveries.into_iter().map(|delivery| delivery.receipt).collect();
         let acked = queue.ack(receipts).await.into_iter().collect::<dfq::Result<Vec<_>>>()?;

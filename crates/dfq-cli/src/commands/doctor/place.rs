@@ -8,7 +8,7 @@ use dfq::store::bucket::Bucket;
 use dfq::store::fs::Filesystem;
 
 use crate::context::Context;
-use crate::exit::invalid;
+use crate::exit::{invalid, unsupported};
 
 /// Ways to one store, all of the same kind.
 pub(super) enum Places {
@@ -32,9 +32,15 @@ impl Places {
                 Address::Bucket(address) => {
                     buckets.push(Subject::bucket(Bucket::open(address, options).await?));
                 }
-                other => {
+                Address::Sqs(_) => {
+                    return Err(unsupported(format!(
+                        "{address}: sqs cannot be examined, it keeps its own leases; name a folder or a \
+                         bucket"
+                    )));
+                }
+                Address::Memory(_) => {
                     return Err(invalid(format!(
-                        "{other} is no store that could be examined; name a folder or a bucket"
+                        "{address} is no store that could be examined; name a folder or a bucket"
                     )));
                 }
             }

@@ -25,6 +25,8 @@ const KEPT: usize = 200;
 pub(super) struct Look {
     pub(super) name: String,
     pub(super) stats: Stats,
+    /// The store tells all of it, not only estimates of some.
+    pub(super) tells_all: bool,
     /// Completed and failed for each second since the look before.
     pub(super) rates: Option<(f64, f64)>,
     pub(super) workers: Vec<WorkerRecord>,
@@ -58,9 +60,11 @@ impl Look {
         context: &Context,
     ) -> Result<Self> {
         let taken = context.env.monotonic();
-        let mut stats = queue.stats(Detail::Counts).await?;
+        let tells_all = queue.capabilities().inspect;
+        let detail = if tells_all { Detail::Counts } else { Detail::States };
+        let mut stats = queue.stats(detail).await?;
         let mut leases = Vec::new();
-        if stats.pending <= PENDING {
+        if tells_all && stats.pending <= PENDING {
             let (states, pending) = pending(queue, &mut leases).await?;
             stats.states = Some(states);
             stats.pending = pending;
@@ -70,11 +74,11 @@ impl Look {
         let failures = match before {
             // Records of finished tasks do not change.
             Some(before) if before.stats.failed == stats.failed => before.failures.clone(),
-            _ if stats.failed <= FAILED => latest(queue).await?,
+            _ if tells_all && stats.failed <= FAILED => latest(queue).await?,
             _ => Vec::new(),
         };
         let now = queue.now().await;
-        let mut workers = queue.workers().await?;
+        let mut workers = if tells_all { queue.workers().await? } else { Vec::new() };
         workers.sort_by_key(|worker| Life::of(worker, now));
         let rates = before.and_then(|before| {
             let seconds = taken.checked_sub(before.taken)?.as_secs_f64();
@@ -84,7 +88,8 @@ impl Look {
                 (completed, rate(stats.failed, before.stats.failed))
             })
         });
-        Ok(Self { name: name.to_owned(), stats, rates, workers, leases, failures, now, taken })
+        let name = name.to_owned();
+        Ok(Self { name, stats, tells_all, rates, workers, leases, failures, now, taken })
     }
 }
 
@@ -97,7 +102,8 @@ impl Look {
         failures: Vec<Failure>,
     ) -> Self {
         let (workers, now, taken) = (Vec::new(), Timestamp::UNIX_EPOCH, Duration::ZERO);
-        Self { name: name.to_owned(), stats, rates: None, workers, leases, failures, now, taken }
+        let (name, tells_all, rates) = (name.to_owned(), true, None);
+        Self { name, stats, tells_all, rates, workers, leases, failures, now, taken }
     }
 }
 

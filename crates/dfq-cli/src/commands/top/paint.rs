@@ -59,12 +59,13 @@ fn queue(look: &Look, room: usize) -> Vec<String> {
 /// Two lines, so that they fit on a usual terminal: what is to be done, and what else there is.
 fn counts(look: &Look) -> [String; 2] {
     let (mut pending, mut other) = (Vec::new(), Vec::new());
-    for (name, figure) in figures(&look.stats, look.now) {
-        let rate = look.rates.and_then(|(completed, failed)| match name {
-            "completed" => Some(completed),
-            "failed" => Some(failed),
-            _ => None,
-        });
+    for (name, figure) in figures(&look.stats, look.tells_all, look.now) {
+        let rate =
+            look.rates.filter(|_| figure != "-").and_then(|(completed, failed)| match name {
+                "completed" => Some(completed),
+                "failed" => Some(failed),
+                _ => None,
+            });
         let rate = rate.map_or_else(String::new, |rate| format!(" ({rate:.1}/s)"));
         match name {
             "scheduled" | "completed" | "failed" | "oldest" => &mut other,
