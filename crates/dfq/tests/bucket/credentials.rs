@@ -10,6 +10,7 @@ use std::time::Duration;
 use dfq::store::bucket::S3Options;
 use dfq::worker::{Job, Worker};
 use dfq_s3_server::Credential;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tracing::field::{Field, Visit};
 use tracing::span;
 
@@ -241,4 +242,72 @@ async fn a_credential_process_that_is_asked_again() {
     assert_eq!(world.server.meter().counts().status(400), 0, "they were renewed in time");
     let times = std::fs::read_to_string(&asked).unwrap().lines().count();
     assert!((2..10).contains(&times), "asked {times} times");
+}
+
+/// What the endpoint of a container answers.
+fn handed_out(credential: &Credential, lasting: Duration) -> String {
+    let expires = jiff::Timestamp::now() + lasting;
+    serde_json::json!({
+        "AccessKeyId": credential.access_key,
+        "SecretAccessKey": credential.secret_key,
+        "Token": credential.session_token,
+        "Expiration": expires.to_string(),
+    })
+    .to_string()
+}
+
+/// An endpoint as ECS, Fargate and EKS put it beside a container: whoever shows the token is told what
+/// `says` holds. Answers its address; how often it was asked is counted.
+async fn endpoint(token: &'static str, says: Arc<Mutex<String>>, asked: Arc<Mutex<u32>>) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}/v2/credentials/role", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (mut lines, mut writer) = stream.into_split();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") && lines.read_buf(&mut head).await.unwrap_or(0) > 0 {
+            }
+            let head = String::from_utf8_lossy(&head).to_lowercase();
+            let known = head.starts_with("get /v2/credentials/role ")
+                && head.contains(&format!("authorization: {token}\r\n"));
+            *asked.lock().unwrap() += u32::from(known);
+            let (status, body) = match known {
+                true => ("200 OK", says.lock().unwrap().clone()),
+                false => ("403 Forbidden", String::new()),
+            };
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
+                 connection: close\r\n\r\n{body}"
+            );
+            let _ = writer.write_all(answer.as_bytes()).await;
+        }
+    });
+    address
+}
+
+/// The role of a container, whose credentials end while a task is worked on: they are asked for again in
+/// time, and nothing is refused.
+#[tokio::test]
+async fn a_container_that_is_given_new_credentials() {
+    let world = World::new().await;
+    two_tasks(&world).await;
+    let says = Arc::new(Mutex::new(handed_out(&session(1), Duration::from_secs(65))));
+    let asked = Arc::default();
+    let address = endpoint("t0ken-number-0", Arc::clone(&says), Arc::clone(&asked)).await;
+    world.server.set_credentials(vec![session(1), session(2)]);
+    let mut command = command(&world);
+    command.env("AWS_CONFIG_FILE", "/dev/null").env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null");
+    command.env("AWS_CONTAINER_CREDENTIALS_FULL_URI", address);
+    command.env("AWS_CONTAINER_AUTHORIZATION_TOKEN", "t0ken-number-0");
+    let worker = tokio::spawn(async move { command.output().await.unwrap() });
+    started(&world).await;
+    *says.lock().unwrap() = handed_out(&session(2), Duration::from_secs(3600));
+    pause(6_000).await;
+    rotate(&world, 1, 2);
+    let output = worker.await.unwrap();
+    assert_done(&world, &output);
+    assert_eq!(world.server.meter().counts().status(400), 0, "they were renewed in time");
+    let times = *asked.lock().unwrap();
+    assert!((2..20).contains(&times), "asked {times} times");
 }
