@@ -313,7 +313,7 @@ fn a_worker_needs_exactly_its_policy() {
     let prepare =
         |desk: &Desk| _ = desk.ok(&["push", "jobs", r#"{"id":"bad"}"#, r#"{"id":"slow"}"#]);
     let script = r#"test $DFQ_TASK_ID != bad || exit 65; test $DFQ_ATTEMPT != 1 || exit 75"#;
-    let work = ["work", "jobs", "--until", "drained", "--stop-after", "15s", "--grace", "1s"];
+    let work = ["work", "jobs", "--until", "drained", "--stop-after", "20s", "--grace", "1s"];
     let job = |desk: &Desk| {
         let worked = desk.dfq(&[&work[..], &["--json", "--", "sh", "-c", script]].concat());
         let line = worked.out.lines().last().map(json).unwrap_or_default();
