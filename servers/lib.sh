@@ -75,10 +75,10 @@ await() {
   fail "no answer: $(tail -n 1 "$dir/ready")"
 }
 
-# With DFQ_SERVER_OWNER set to a process id, what was started ends with that process.
+# With DFQ_SERVER_OWNER set to a process id, what was started ends with that process, and DIR goes too.
 end_with_owner() {
   [ -n "${DFQ_SERVER_OWNER:-}" ] || return 0
-  (while kill -0 "$DFQ_SERVER_OWNER" 2>/dev/null; do sleep 1; done; end) </dev/null >/dev/null 2>&1 9>&- &
+  (while kill -0 "$DFQ_SERVER_OWNER" 2>/dev/null; do sleep 1; done; end; cd /; rm -rf "$dir") </dev/null >/dev/null 2>&1 9>&- &
 }
 
 # main VERB DIR [PORT]: calls what the script defines, `install_it` and `start_it`.
