@@ -231,6 +231,7 @@ impl Config {
             credentials: None,
             dead_letter: queue.and_then(|queue| queue.dead_letter.clone()),
             group: queue.and_then(|queue| queue.group.clone()),
+            backoff: queue.and_then(QueueDoc::backoff),
         }
     }
 

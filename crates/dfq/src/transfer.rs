@@ -1,7 +1,8 @@
 //! Copying and moving tasks from one queue to another, whatever their providers.
 //!
-//! Invariant: a task leaves its queue only after the other has it, durably. Whatever is interrupted is
-//! run again, and then knows by its `push_id` what has arrived before, where the other queue can tell.
+//! Invariant: a task leaves its queue only after the other has it, durably, and at a later stage of its
+//! journey. Whatever is interrupted is run again, and then knows by its `push_id` what has arrived before,
+//! where the other queue can tell.
 //!
 //! | from | copied | moved |
 //! | --- | --- | --- |
@@ -22,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{Carried, NewTask, Payload, Receipt, TaskId, TaskMeta};
+use crate::model::{Carried, Journey, NewTask, Payload, Receipt, TaskId, TaskMeta};
 use crate::queue::{Earlier, Pushed, Queue, Release};
 
 /// How many tasks are under way at once, and about how many bytes of them.
@@ -70,6 +71,8 @@ pub struct Transfer {
     report: Report,
     /// Told of already, and not tried again.
     refused: HashSet<TaskId>,
+    /// Something has arrived and could not be ended where it was.
+    unsettled: bool,
 }
 
 /// What came of it.
@@ -110,14 +113,15 @@ struct Parcel {
 impl Transfer {
     /// Prepares to bring the tasks of one queue to another.
     pub fn new(from: Arc<dyn Queue>, to: Arc<dyn Queue>, mode: Mode, env: Env) -> Result<Self> {
-        if from.address() == to.address() {
+        if from.identity() == to.identity() {
             let address = from.address();
             return Err(Error::invalid(format!("both queues are the same one: {address}")));
         }
         let (report, refused) = (Report::default(), HashSet::new());
         let lease = Duration::from_secs(60);
         let stop = CancellationToken::new();
-        Ok(Self { from, to, mode, env, again: false, lease, stop, report, refused })
+        let (again, unsettled) = (false, false);
+        Ok(Self { from, to, mode, env, again, lease, stop, report, refused, unsettled })
     }
 
     /// Starts the next life of a task where the other queue has finished one of the same id. Otherwise
@@ -159,11 +163,12 @@ impl Transfer {
         if self.to.capabilities().deduplicates { BATCH } else { CAREFUL_BATCH }
     }
 
+    /// A task as it was found, with the greatest fencing token that was given out for it.
     fn parcel(
         &self,
-        payload: Payload,
-        meta: TaskMeta,
+        (payload, meta): (Payload, TaskMeta),
         earlier: Earlier,
+        fence: u64,
         receipt: Option<Receipt>,
         due: Option<Timestamp>,
     ) -> Parcel {
@@ -175,17 +180,18 @@ impl Transfer {
             lost: earlier.lost.min(settings.max_lost.saturating_sub(1)),
         };
         let id = meta.id.clone();
-        let mut task = NewTask::arriving(payload, meta, carried, due);
+        let journey = Journey { moves: meta.journey.moves.saturating_add(1), fence };
+        let mut task = NewTask::arriving(payload, meta, carried, journey, due);
         if self.again {
             task = task.again();
         }
         Parcel { task, id, receipt, due }
     }
 
-    /// Pushes tasks, and lets those go that have arrived. Answers with the receipts of those that stay.
+    /// Pushes tasks, and lets those go that have arrived.
     async fn deliver(
         &mut self,
-        mut parcels: Vec<Parcel>,
+        parcels: Vec<Parcel>,
         tell: &mut (dyn FnMut(Event<'_>) + Send),
     ) -> Result<()> {
         if parcels.is_empty() {
@@ -194,10 +200,8 @@ impl Transfer {
         let tasks = parcels.iter().map(|parcel| parcel.task.clone()).collect();
         let receipts: Vec<_> = parcels.iter().filter_map(|parcel| parcel.receipt.clone()).collect();
         let answers = self.while_held(&receipts, self.to.push(tasks)).await;
-        let trouble = answers.iter().all(|answer| answer.as_ref().is_err_and(is_trouble));
-        let mut arrived = Vec::new();
-        let mut staying = Vec::new();
-        for (parcel, answer) in parcels.drain(..).zip(answers) {
+        let (mut arrived, mut staying, mut trouble) = (Vec::new(), Vec::new(), None);
+        for (parcel, answer) in parcels.into_iter().zip(answers) {
             let error = match answer {
                 Ok(Pushed::Created(_)) => {
                     arrived.push(parcel);
@@ -205,10 +209,15 @@ impl Transfer {
                 }
                 Ok(Pushed::Pending(_)) => other_task(&parcel.id, "is pending there"),
                 Ok(Pushed::Finished(..)) => other_task(&parcel.id, "has finished there"),
-                Err(error) if trouble => {
+                // It may have arrived: nobody is to have it here before the next run knows.
+                Err(error) if error.kind() == ErrorKind::Unavailable => {
+                    trouble = Some(error);
+                    continue;
+                }
+                Err(error) if is_trouble(&error) => {
+                    trouble = Some(error);
                     staying.push(parcel);
-                    self.stay(staying).await;
-                    return Err(error);
+                    continue;
                 }
                 Err(error) => error,
             };
@@ -216,18 +225,14 @@ impl Transfer {
             staying.push(parcel);
         }
         self.stay(staying).await;
-        let arrived = self.let_go(arrived, tell).await?;
+        let arrived = self.let_go(arrived).await?;
         self.report.done += arrived;
         tell(Event::Done(arrived));
-        Ok(())
+        trouble.map_or(Ok(()), Err)
     }
 
-    /// Ends tasks where they were, if they are moved. Answers how many have arrived for good.
-    async fn let_go(
-        &mut self,
-        arrived: Vec<Parcel>,
-        tell: &mut (dyn FnMut(Event<'_>) + Send),
-    ) -> Result<u64> {
+    /// Ends tasks where they were, if they are moved. Answers how many have gone for good.
+    async fn let_go(&mut self, arrived: Vec<Parcel>) -> Result<u64> {
         if self.mode == Mode::Copy || arrived.is_empty() {
             return Ok(arrived.len() as u64);
         }
@@ -239,9 +244,11 @@ impl Transfer {
             match answer {
                 Ok(()) => gone += 1,
                 Err(error) if is_trouble(&error) => return Err(error),
+                // Somebody else has it, or has ended it. If it is still here it is met again, and then
+                // the other queue knows it.
                 Err(error) => {
-                    let error = error.context("it is in both queues now");
-                    self.refuse(&parcel.id, &error, tell);
+                    tracing::warn!(id = %parcel.id, %error, "a task may be in both queues");
+                    self.unsettled = true;
                 }
             }
         }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use dfq::config::Target;
-use dfq::queue::Detail;
+use dfq::queue::{Detail, Stats};
 use dfq::transfer::{Event, Mode, Report, Transfer};
 use dfq::{OpenOptions, Queue, Settings};
 use indicatif::ProgressBar;
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use crate::args::duration;
 use crate::context::{Context, confirm};
@@ -25,8 +26,8 @@ use crate::output;
 /// with the settings of FROM, and starts paused: as long as both have workers, tasks are done twice.
 ///
 /// Run it again after an interruption: what TO has already is not copied twice. An SQS queue cannot
-/// tell, so there it is. From SQS every task counts as tried once more, and at most 120,000 can be
-/// copied.
+/// tell, so there it is. From SQS at most 120,000 can be copied, and every task counts as tried once more:
+/// one that was on its last attempt goes to the dead letters when it is next received.
 #[derive(Args, Debug)]
 pub(crate) struct Cp {
     #[command(flatten)]
@@ -44,7 +45,9 @@ pub(crate) struct Cp {
 /// says where it went, until `dfq gc` removes it.
 ///
 /// Run it again after an interruption: nothing is lost, and nothing is in TO twice; in an SQS queue, up
-/// to 100 tasks may be. From SQS every interrupted run counts as one more attempt at what it had.
+/// to 100 tasks may be. What was under way is claimed in FROM for the time of --lease; if workers of FROM
+/// are to leave it alone after that too, pause FROM. From SQS every interrupted run counts as one more
+/// attempt at what it had.
 #[derive(Args, Debug)]
 pub(crate) struct Mv {
     #[command(flatten)]
@@ -57,7 +60,7 @@ struct Route {
     from: String,
     /// Where they are to be
     to: String,
-    /// Start tasks anew whose ids have finished in TO; otherwise they stay
+    /// Start tasks anew where another of the same id has finished in TO; otherwise they stay
     #[arg(long)]
     again: bool,
     /// For how long tasks under way are claimed; after a crash the next run waits for so long
@@ -98,8 +101,13 @@ impl Route {
     async fn go(&self, context: &Context, mode: Mode, yes: bool) -> Result<Answer> {
         let options = OpenOptions { allow_unsafe: self.allow_unsafe, ..OpenOptions::existing() };
         let from = context.open_with(&self.from, options).await?;
-        let stop = tokio_util::sync::CancellationToken::new();
-        let signal = tokio::spawn(stop_signal(stop.clone()));
+        let stop = CancellationToken::new();
+        // The second signal ends it at once, as a kill would.
+        let (first, second) = (stop_signal(stop.clone()), CancellationToken::new());
+        let mut signals = tokio::spawn(async move {
+            first.await;
+            stop_signal(second).await
+        });
         let (to, made) = self.open_target(context, &*from).await?;
         let transfer =
             Transfer::new(Arc::clone(&from), Arc::clone(&to), mode, context.env.clone())?
@@ -111,9 +119,17 @@ impl Route {
         }
         let stats = from.stats(Detail::Counts).await?;
         let mut teller = Teller::new(context, stats.pending + stats.scheduled);
-        let report = transfer.run(&mut |event| teller.tell(&event)).await;
-        signal.abort();
+        let mut tell = |event: Event<'_>| teller.tell(&event);
+        let ended = tokio::select! {
+            report = transfer.run(&mut tell) => Ok(report),
+            Ok(signal) = &mut signals => Err(signal),
+        };
+        signals.abort();
         teller.finish();
+        let report = match ended {
+            Ok(report) => report,
+            Err(signal) => return Ok(Answer::Killed(signal)),
+        };
         self.sum_up(context, mode, report?, &teller)
     }
 
@@ -140,21 +156,26 @@ impl Route {
     ) -> Result<bool> {
         let name = output::shell(&self.to);
         let can = to.capabilities();
-        if made && can.pause {
-            to.pause(Some(format!(
-                "a copy of {}, to be resumed when that is not used any more",
-                self.from
-            )))
-            .await?;
+        let stats = to.stats(Detail::Counts).await?;
+        let Stats { pending, scheduled, completed, failed, .. } = stats;
+        // One that is in use goes on as it is.
+        if can.pause && (made || pending + scheduled + completed + failed == 0) && !stats.paused {
+            let reason =
+                format!("a copy of {}, to be resumed when that is not used any more", self.from);
+            to.pause(Some(reason)).await?;
             if !context.quiet {
                 crate::output::note!("dfq: {name} is paused; `dfq resume {name}` starts it");
             }
+        } else if !can.pause && !context.quiet {
+            crate::output::note!(
+                "dfq: {} cannot be paused: its workers start at once",
+                can.provider
+            );
         }
         if can.deduplicates {
             return Ok(true);
         }
-        let stats = to.stats(Detail::Counts).await?;
-        let there = stats.pending + stats.scheduled;
+        let there = pending + scheduled;
         if there == 0 {
             return Ok(true);
         }
@@ -234,7 +255,7 @@ impl Teller {
                 let time = output::duration(*time);
                 self.aside(|| {
                     crate::output::note!(
-                        "dfq: an interrupted run has claimed some; waiting {time}"
+                        "dfq: an interrupted run, or another one, has claimed some; waiting up to {time}"
                     );
                 });
             }

@@ -156,6 +156,12 @@ impl QueueDoc {
         Ok(())
     }
 
+    /// The backoff, if the file says anything about it that can be read.
+    pub(super) fn backoff(&self) -> Option<Backoff> {
+        let said = self.backoff.is_some() || self.backoff_max.is_some();
+        said.then(|| self.settings().ok()).flatten().map(|settings| settings.backoff)
+    }
+
     pub(super) fn settings(&self) -> Result<Settings> {
         let defaults = Settings::default();
         let duration = |text: &Option<String>, default| match text {

@@ -11,7 +11,8 @@ use super::lease::StateDoc;
 use super::{Time, hex, time, timestamp, unhex};
 use crate::error::{Error, Result};
 use crate::model::{
-    AttemptSummary, Carried, LeaseState, Outcome, Payload, Record, TaskId, TaskKey, TaskMeta,
+    AttemptSummary, Carried, Journey, LeaseState, Outcome, Payload, Record, TaskId, TaskKey,
+    TaskMeta,
 };
 
 /// The one member that is ours.
@@ -22,6 +23,10 @@ fn is_false(flag: &bool) -> bool {
 }
 
 fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_zero_u64(number: &u64) -> bool {
     *number == 0
 }
 
@@ -45,6 +50,10 @@ struct Reserved {
     failed_before: u32,
     #[serde(default, skip_serializing_if = "is_zero")]
     lost_before: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    moves: u32,
+    #[serde(default, skip_serializing_if = "is_zero_u64")]
+    fence_before: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,6 +107,8 @@ impl Reserved {
             attempts_before: meta.attempts_before,
             failed_before: meta.carried.failed,
             lost_before: meta.carried.lost,
+            moves: meta.journey.moves,
+            fence_before: meta.journey.fence,
             max_attempts: meta.max_attempts,
             not_before: time(meta.not_before),
             wrapped,
@@ -126,6 +137,7 @@ impl Reserved {
             created_at: timestamp(self.created_at),
             attempts_before: self.attempts_before,
             carried: Carried { failed: self.failed_before, lost: self.lost_before },
+            journey: Journey { moves: self.moves, fence: self.fence_before },
             max_attempts: self.max_attempts,
             not_before: timestamp(self.not_before),
         })
@@ -278,6 +290,7 @@ pub(crate) fn bare_meta(key: &TaskKey) -> TaskMeta {
         created_at: None,
         attempts_before: 0,
         carried: Carried::default(),
+        journey: Journey::default(),
         max_attempts: None,
         not_before: None,
     }

@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::error::ErrorKind;
 use crate::model::{
-    AttemptSummary, Carried, Lease, LeaseState, Outcome, Payload, Record, Settings, TaskId,
-    TaskKey, TaskMeta,
+    AttemptSummary, Carried, Journey, Lease, LeaseState, Outcome, Payload, Record, Settings,
+    TaskId, TaskKey, TaskMeta,
 };
 
 fn key(id: &str) -> TaskKey {
@@ -13,7 +13,8 @@ fn key(id: &str) -> TaskKey {
 
 fn meta(id: &str) -> TaskMeta {
     let carried = Carried { failed: 1, lost: 2 };
-    TaskMeta { push_id: "n".into(), attempts_before: 3, carried, ..bare_meta(&key(id)) }
+    let journey = Journey { moves: 3, fence: 4 };
+    TaskMeta { push_id: "n".into(), attempts_before: 3, carried, journey, ..bare_meta(&key(id)) }
 }
 
 fn through_a_file(json: &str) -> String {

@@ -17,4 +17,4 @@ pub use record::{AttemptSummary, Outcome, Record};
 pub(crate) use settings::check_lease;
 pub use settings::{Backoff, Durability, FORMAT_VERSION, Layout, Settings, Shared};
 pub(crate) use task::Arrival;
-pub use task::{Carried, MAX_TASK_BYTES, NewTask, Payload, TaskMeta};
+pub use task::{Carried, Journey, MAX_TASK_BYTES, NewTask, Payload, TaskMeta};

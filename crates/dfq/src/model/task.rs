@@ -135,6 +135,7 @@ pub(crate) struct Arrival {
     pub(crate) created_at: Option<Timestamp>,
     pub(crate) attempts_before: u32,
     pub(crate) carried: Carried,
+    pub(crate) journey: Journey,
     /// Not to be handed out before this time.
     pub(crate) due: Option<Timestamp>,
 }
@@ -151,6 +152,7 @@ impl NewTask {
         payload: Payload,
         meta: TaskMeta,
         carried: Carried,
+        journey: Journey,
         due: Option<Timestamp>,
     ) -> Self {
         // Other programs' files tell no push from another; these tell at least no two tasks apart that
@@ -161,7 +163,7 @@ impl NewTask {
         Self {
             id: Some(meta.id),
             max_attempts: meta.max_attempts,
-            arrival: Some(Arrival { push_id, created_at, attempts_before, carried, due }),
+            arrival: Some(Arrival { push_id, created_at, attempts_before, carried, journey, due }),
             ..Self::new(payload)
         }
     }
@@ -246,6 +248,16 @@ impl Carried {
     }
 }
 
+/// A task's way through queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Journey {
+    /// How often it has gone from one queue to another: tells a task that comes back from what is left of
+    /// it at an earlier stage.
+    pub moves: u32,
+    /// No fencing token that was given out on the way is greater.
+    pub fence: u64,
+}
+
 /// What the queue notes in a task file beside the payload: the member `_dfq`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskMeta {
@@ -261,6 +273,8 @@ pub struct TaskMeta {
     pub attempts_before: u32,
     /// Attempts made at this life before it came here from another queue.
     pub carried: Carried,
+    /// How it came here from other queues, if it did.
+    pub journey: Journey,
     /// This task's own limit of handler failures.
     pub max_attempts: Option<u32>,
     /// The time before which it was not to be handed out.

@@ -359,7 +359,7 @@ impl<T: Tree> Core<T> {
             payload: payload.clone(),
             attempt: attempt.saturating_add(meta.carried.attempts()),
             earlier: judge::tally(history).and(meta.carried),
-            fence: fence(key.generation(), attempt.saturating_add(meta.carried.attempts())),
+            fence: meta.journey.fence.saturating_add(fence(key.generation(), attempt)),
             receipt: receipt.clone(),
             valid_for: until.saturating_sub(self.env.monotonic()),
             meta: meta.clone(),

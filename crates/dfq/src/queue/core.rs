@@ -439,6 +439,10 @@ impl<T: Tree> Queue for TreeQueue<T> {
         self.run(|core| async move { core.moved(departures).await }).await
     }
 
+    async fn tidy(&self) -> Result<()> {
+        self.run(|core| async move { core.tidy().await }).await
+    }
+
     async fn put_back(&self, receipts: Vec<Receipt>) -> Answers<()> {
         self.release(receipts.into_iter().map(Release::now).collect()).await
     }
@@ -513,7 +517,7 @@ impl<T: Tree> std::fmt::Debug for TreeQueue<T> {
 /// A delivery's fencing token: lives first, then attempts. Not the count of all attempts so far: a
 /// life that a stalled worker ended does not know of those that were handed out after its own, and
 /// the next life would give their tokens away a second time.
-pub(super) fn fence(generation: Generation, attempt: u32) -> u64 {
+pub(crate) fn fence(generation: Generation, attempt: u32) -> u64 {
     (u64::from(generation.saturating_sub(1)) << 32) | u64::from(attempt)
 }
 

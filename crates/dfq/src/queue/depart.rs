@@ -13,10 +13,11 @@ use super::claim::Claim;
 use super::core::Core;
 use super::discover::Candidate;
 use super::judge;
+use super::walk::Spot;
 use super::{Answers, PollRequest, Taken, TaskState, TaskView};
 use crate::clock::lock;
 use crate::error::Result;
-use crate::layout::Due;
+use crate::layout::{self, Due};
 use crate::model::TaskKey;
 use crate::store::Tree;
 
@@ -62,6 +63,18 @@ impl<T: Tree> Core<T> {
             }),
             Claim::Gone | Claim::NotForUs => Ok(Taken::Gone),
         }
+    }
+
+    /// Cleans away what is left in `pending/` of tasks that have finished.
+    pub(super) async fn tidy(&self) -> Result<()> {
+        let mut from = Some(Spot::START);
+        while let Some(spot) = from {
+            let (keys, next) = self.stretch(layout::PENDING, spot).await?;
+            let cleaning = keys.iter().map(|key| self.clean_finished(key)).collect();
+            self.each(cleaning).await.into_iter().collect::<Result<Vec<()>>>()?;
+            from = next;
+        }
+        Ok(())
     }
 
     async fn is_being_moved(&self, key: &TaskKey) -> Result<bool> {

@@ -102,10 +102,14 @@ impl<T: Tree> Core<T> {
             Verdict::Backoff(until) => TaskState::Backoff { until },
         };
         // One that goes on has not ended in any way yet.
+        let current = judge::current(&history).map(|seen| seen.attempt);
         let over = match &state {
-            TaskState::Leased { .. } => history.len().saturating_sub(1),
-            _ => history.len(),
+            TaskState::Leased { .. } => {
+                history.iter().position(|seen| Some(seen.attempt) == current)
+            }
+            _ => None,
         };
+        let over = over.unwrap_or(history.len());
         let decoded = format::decode_task(&task.bytes, key);
         let reason =
             decoded.as_ref().err().map(|error| format!("task.json cannot be read: {error}"));

@@ -51,6 +51,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
+pub(crate) use self::core::fence;
 pub use self::core::{OpenOptions, TreeQueue};
 pub use types::{
     Capabilities, Delivery, Detail, Earlier, Idle, ListCursor, ListPage, Nack, Nacked, Paused,
@@ -77,6 +78,10 @@ pub trait Queue: Send + Sync {
     fn settings(&self) -> &Settings;
     /// Where the queue is.
     fn address(&self) -> &str;
+    /// The same, however it was written, as far as one can tell.
+    fn identity(&self) -> &str {
+        self.address()
+    }
     /// The name under which this handle claims.
     fn worker_id(&self) -> &str;
     /// How often a lease of this length should be renewed here.
@@ -111,6 +116,8 @@ pub trait Queue: Send + Sync {
     /// Ends claimed tasks that live on in another queue, at this address. When this returns they are gone
     /// from here, durably.
     async fn moved(&self, departures: Vec<(Receipt, String)>) -> Answers<()>;
+    /// Removes what killed processes have left of finished tasks, as the next worker would that meets it.
+    async fn tidy(&self) -> Result<()>;
     /// Lets go of claimed tasks at once, as if their leases had run out; where that is possible, without
     /// counting an attempt.
     async fn put_back(&self, receipts: Vec<Receipt>) -> Answers<()>;

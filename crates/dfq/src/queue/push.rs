@@ -9,7 +9,9 @@ use super::{Answers, OUTCOMES, Pushed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
-use crate::model::{Generation, Layout, NewTask, Outcome, Record, TaskId, TaskKey, TaskMeta};
+use crate::model::{
+    Arrival, Generation, Journey, Layout, NewTask, Outcome, Record, TaskId, TaskKey, TaskMeta,
+};
 use crate::store::{Created, Stored, Tree};
 
 /// How often a name that was used up under our hands is tried anew.
@@ -32,15 +34,25 @@ impl Draft {
 
     /// The answer where a task is pending: this very push, whose answer was lost, or another. One that is
     /// damaged is another: a worker will set it aside, and until then the name is taken.
-    fn pending(&self, key: TaskKey, there: &[u8]) -> Pushed {
+    fn pending(&self, key: TaskKey, there: &[u8]) -> Result<Pushed> {
         match format::decode_task(there, &key) {
-            Ok((_, meta)) if meta.push_id == self.push_id => Pushed::Created(key),
-            _ => Pushed::Pending(key),
+            Ok((_, meta)) if meta.push_id == self.push_id => {
+                let moves = self.task.arrival.as_ref().map_or(0, |arrival| arrival.journey.moves);
+                if meta.journey.moves < moves {
+                    // Whoever moves it from here believes that it is where we come from.
+                    return Err(Error::invalid(format!(
+                        "task '{key}' is there already, as it was before it came here: both queues are \
+                         the same, or it is just being moved from there"
+                    )));
+                }
+                Ok(Pushed::Created(key))
+            }
+            _ => Ok(Pushed::Pending(key)),
         }
     }
 
     fn first_life(&self) -> Before {
-        Before::Publish(TaskKey::new(self.id.clone(), 1), 0)
+        Before::Publish(TaskKey::new(self.id.clone(), 1), 0, 0)
     }
 }
 
@@ -54,10 +66,27 @@ enum Plan {
 
 /// What the records say about an id.
 enum Before {
-    /// It may be published under this key, after so many attempts in earlier lives.
-    Publish(TaskKey, u32),
+    /// It may be published under this key, after so many attempts in earlier lives, and with greater
+    /// fencing tokens than this.
+    Publish(TaskKey, u32, u64),
     /// There is nothing to publish.
     Settled(Pushed),
+}
+
+impl Before {
+    /// A life after one that ended like this.
+    fn after(next: TaskKey, record: Option<&Record>) -> Self {
+        let attempts = record.map_or(0, attempts_through);
+        Self::Publish(next, attempts, record.map_or(0, |record| record.meta.journey.fence))
+    }
+}
+
+impl Arrival {
+    /// Whether this record tells of the very task that arrives, and no earlier stage of it.
+    fn has_been(&self, record: &Record) -> bool {
+        let same = record.meta.push_id == self.push_id;
+        same && (record.moved_to.is_none() || record.meta.journey.moves >= self.journey.moves)
+    }
 }
 
 impl<T: Tree> Core<T> {
@@ -137,8 +166,8 @@ impl<T: Tree> Core<T> {
     }
 
     async fn plan(&self, draft: &Draft, before: Before) -> Result<Plan> {
-        let (key, attempts_before) = match before {
-            Before::Publish(key, attempts) => (key, attempts),
+        let (key, attempts_before, fence) = match before {
+            Before::Publish(key, attempts, fence) => (key, attempts, fence),
             Before::Settled(pushed) => return Ok(Plan::Settled(pushed)),
         };
         let now = self.env.clock().wall();
@@ -146,7 +175,7 @@ impl<T: Tree> Core<T> {
         let mut not_before = None;
         if draft.task.is_delayed() {
             if let Some(there) = self.pending_task(&key).await? {
-                return Ok(Plan::Settled(draft.pending(key, &there)));
+                return Ok(Plan::Settled(draft.pending(key, &there)?));
             }
             let store_now = self.now().await?;
             let delay = draft.task.wait(store_now).unwrap_or_default();
@@ -158,6 +187,7 @@ impl<T: Tree> Core<T> {
         }
         let arrival = draft.task.arrival.as_ref();
         let before_arrival = arrival.map_or(0, |arrival| arrival.attempts_before);
+        let journey = arrival.map(|arrival| arrival.journey).unwrap_or_default();
         let meta = TaskMeta {
             id: key.id().clone(),
             generation: key.generation(),
@@ -165,6 +195,7 @@ impl<T: Tree> Core<T> {
             created_at: arrival.and_then(|arrival| arrival.created_at).or(Some(now)),
             attempts_before: attempts_before.max(before_arrival),
             carried: arrival.map(|arrival| arrival.carried).unwrap_or_default(),
+            journey: Journey { fence: journey.fence.max(fence), ..journey },
             max_attempts: draft.task.max_attempts,
             not_before,
         };
@@ -178,7 +209,7 @@ impl<T: Tree> Core<T> {
             if let Some(key) = &foreign
                 && let Some(there) = self.pending_task(key).await?
             {
-                return Ok(Before::Settled(draft.pending(key.clone(), &there)));
+                return Ok(Before::Settled(draft.pending(key.clone(), &there)?));
             }
             let record = match &foreign {
                 Some(key) => self.record(key).await?,
@@ -188,35 +219,58 @@ impl<T: Tree> Core<T> {
                 (Some(record), Some(key)) if !again => {
                     Before::Settled(Pushed::Finished(key, record.outcome))
                 }
-                _ => Before::Publish(TaskKey::new(id.clone(), 1), 0),
+                _ => Before::Publish(TaskKey::new(id.clone(), 1), 0, 0),
             });
         };
         let finished = TaskKey::new(id.clone(), last);
         let next = TaskKey::new(id.clone(), last + 1);
-        if (!again || draft.arrives())
-            && let Some(there) = self.pending_task(&next).await?
-        {
-            return Ok(Before::Settled(draft.pending(next, &there)));
-        }
-        if draft.arrives()
-            && let Some(record) = self.record(&finished).await?
-            && record.meta.push_id == draft.push_id
-        {
-            return Ok(match record.moved_to {
-                // It comes back.
-                Some(_) => Before::Publish(next, attempts_through(&record)),
-                None => Before::Settled(Pushed::Created(finished)),
-            });
+        if let Some(arrival) = &draft.task.arrival {
+            return self.look_before_arrival(draft, arrival, finished, next).await;
         }
         if !again {
+            if self.pending_task(&next).await?.is_some() {
+                return Ok(Before::Settled(Pushed::Pending(next)));
+            }
             let outcome = match self.outcome(&finished).await? {
                 Some(outcome) => outcome,
                 None => Outcome::Completed, // purged in between
             };
             return Ok(Before::Settled(Pushed::Finished(finished, outcome)));
         }
-        let record = self.record(&finished).await?;
-        Ok(Before::Publish(next, record.map_or(0, |record| attempts_through(&record))))
+        Ok(Before::after(next, self.record(&finished).await?.as_ref()))
+    }
+
+    /// The same for a task that comes from another queue: it may have been here before, and have gone on
+    /// from here, or come back.
+    async fn look_before_arrival(
+        &self,
+        draft: &Draft,
+        arrival: &Arrival,
+        finished: TaskKey,
+        next: TaskKey,
+    ) -> Result<Before> {
+        let last = self.record(&finished).await?;
+        let mut life = Some((finished.clone(), last.clone()));
+        while let Some((key, record)) = life {
+            if record.is_some_and(|record| arrival.has_been(&record)) {
+                return Ok(Before::Settled(Pushed::Created(key)));
+            }
+            life = match key.generation() {
+                1 => None,
+                this => {
+                    let earlier = TaskKey::new(key.id().clone(), this - 1);
+                    let record = self.record(&earlier).await?;
+                    Some((earlier, record))
+                }
+            };
+        }
+        let left_us = last.as_ref().is_none_or(|record| record.moved_to.is_some());
+        // If the next life is pending, creating it tells whose it is.
+        if left_us || draft.task.again || self.pending_task(&next).await?.is_some() {
+            return Ok(Before::after(next, last.as_ref()));
+        }
+        let outcome = last.map_or(Outcome::Completed, |record| record.outcome);
+        Ok(Before::Settled(Pushed::Finished(finished, outcome)))
     }
 
     /// The name that a program which does not encode names as we do gave this id, if it would differ
@@ -323,7 +377,11 @@ impl<T: Tree> Core<T> {
             }));
         }
         if let Some(record) = self.record(key).await? {
-            if record.meta.push_id == draft.push_id {
+            let over = match &draft.task.arrival {
+                None => record.meta.push_id == draft.push_id,
+                Some(arrival) => arrival.has_been(&record),
+            };
+            if over {
                 return Ok(Some(Pushed::Created(key.clone()))); // done already, and quickly
             }
             if blind && created == Created::New {
@@ -331,7 +389,7 @@ impl<T: Tree> Core<T> {
                 return Ok(None); // there may be later lives
             }
             self.clean_finished(key).await?;
-            if draft.task.again || blind {
+            if draft.task.again || blind || draft.arrives() {
                 return Ok(None);
             }
             return Ok(Some(Pushed::Finished(key.clone(), record.outcome)));
@@ -351,16 +409,18 @@ impl<T: Tree> Core<T> {
                  does not tell them apart"
             )));
         }
-        Ok(Some(draft.pending(key.clone(), &bytes)))
+        draft.pending(key.clone(), &bytes).map(Some)
     }
 
     /// Whether a scheduled task that exists is this very push, whose answer was lost.
     async fn is_scheduled_by(&self, draft: &Draft, key: &TaskKey) -> Result<bool> {
-        for due in self.due_folders().await? {
+        let now = self.now().await?;
+        let likely = draft.task.wait(now).and_then(|wait| Due::after(now, wait));
+        for due in likely.into_iter().chain(self.due_folders().await?) {
             let path = format!("{}/{}", layout::scheduled_dir(due, key), layout::TASK);
-            let stored = self.tree.read(&path).await?;
-            let task = stored.and_then(|stored| format::decode_task(&stored.bytes, key).ok());
-            if task.is_some_and(|(_, meta)| meta.push_id == draft.push_id) {
+            if let Some(stored) = self.tree.read(&path).await?
+                && matches!(draft.pending(key.clone(), &stored.bytes)?, Pushed::Created(_))
+            {
                 return Ok(true);
             }
         }

@@ -3,7 +3,7 @@
 //! Invariant: a message is removed only once its copy has been taken by the dead-letter queue. A crash
 //! in between leaves it in both, never in none.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::OnceCell;
 
@@ -28,6 +28,8 @@ pub(super) struct DeadLetters {
     pub(super) policy: Option<Policy>,
     /// The URL of the policy's queue, once it was needed.
     pub(super) found: OnceCell<String>,
+    /// It was said that there is none.
+    pub(super) missed: AtomicBool,
 }
 
 /// A queue's redrive policy.
@@ -40,6 +42,16 @@ pub(super) struct Policy {
 }
 
 impl DeadLetters {
+    /// Says once that what should be given up cannot be.
+    pub(super) fn miss(&self, address: &str) {
+        if !self.missed.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                %address,
+                "there is no dead-letter queue: a task that keeps failing is tried until SQS forgets it"
+            );
+        }
+    }
+
     pub(super) fn exists(&self) -> bool {
         self.named.is_some() || self.policy.is_some()
     }
@@ -53,7 +65,7 @@ impl DeadLetters {
 impl Core {
     /// The dead-letter queue's URL.
     pub(super) async fn dead_letters(&self) -> Result<Option<&str>> {
-        let DeadLetters { named, policy, found } = &self.dead;
+        let DeadLetters { named, policy, found, .. } = &self.dead;
         Ok(match (named, policy) {
             (Some(url), _) => Some(url),
             (None, Some(policy)) => {

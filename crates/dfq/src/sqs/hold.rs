@@ -295,13 +295,16 @@ impl Core {
             let Some(nack) = asked.remove(&taken.receipt) else { continue };
             let meta = taken.held.content.as_ref().map(|(_, meta)| meta);
             let own = meta.and_then(|meta| meta.max_attempts);
-            let carried = meta.map_or(0, |meta| meta.carried.attempts());
+            let carried = meta.map_or(0, |meta| meta.carried.failed);
             let attempt = taken.receipt.attempt.saturating_add(carried);
             let enough = attempt >= own.unwrap_or(self.settings.max_attempts);
             let redriven = self.dead.redriven_after(taken.receipt.attempt);
             if enough && taken.held.content.is_some() && self.dead.exists() {
                 hopeless.push((taken, nack.error));
                 continue;
+            }
+            if enough && !self.dead.exists() {
+                self.dead.miss(&self.address);
             }
             let wait = if redriven {
                 Duration::ZERO

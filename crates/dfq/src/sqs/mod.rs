@@ -41,7 +41,7 @@ use self::hold::{Held, Settled};
 use self::receive::Ahead;
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{NewTask, Receipt, Settings, TaskId};
+use crate::model::{Backoff, NewTask, Receipt, Settings, TaskId};
 use crate::queue::{
     Answers, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, OpenOptions, Paused,
     PendingStates, PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release, Stats,
@@ -69,6 +69,8 @@ pub struct SqsOptions {
     /// The member of a payload that names its group in a FIFO queue. Tasks without one are each a group
     /// of their own, so that none waits for another.
     pub group: Option<String>,
+    /// The wait after failures, of which SQS keeps nothing.
+    pub backoff: Option<Backoff>,
 }
 
 impl fmt::Debug for SqsOptions {
@@ -79,6 +81,7 @@ impl fmt::Debug for SqsOptions {
             .field("credentials", &self.credentials.as_ref().map(|_| "…"))
             .field("dead_letter", &self.dead_letter)
             .field("group", &self.group)
+            .field("backoff", &self.backoff)
             .finish()
     }
 }
@@ -203,6 +206,10 @@ impl Queue for Sqs {
         &self.core.address
     }
 
+    fn identity(&self) -> &str {
+        &self.core.url
+    }
+
     fn worker_id(&self) -> &str {
         &self.core.worker_id
     }
@@ -256,6 +263,10 @@ impl Queue for Sqs {
 
     async fn moved(&self, departures: Vec<(Receipt, String)>) -> Answers<()> {
         self.core.ack(departures.into_iter().map(|(receipt, _)| receipt).collect()).await
+    }
+
+    async fn tidy(&self) -> Result<()> {
+        Ok(()) // what is finished is gone
     }
 
     async fn put_back(&self, receipts: Vec<Receipt>) -> Answers<()> {

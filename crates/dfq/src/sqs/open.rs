@@ -78,13 +78,9 @@ pub(super) async fn open(
     let attributes = main.attributes(&url).await?;
     let policy = attributes.get(&QueueAttributeName::RedrivePolicy).and_then(|text| policy(text));
     let dead = DeadLetters { named, policy, ..DeadLetters::default() };
-    if !dead.exists() {
-        tracing::warn!(
-            %address,
-            "there is no dead-letter queue: a task that keeps failing is tried until SQS forgets it"
-        );
-    }
-    let settings = settings(&attributes, &dead, &open)?;
+    let mut settings = settings(&attributes, &dead, &open)?;
+    settings.backoff = options.backoff.unwrap_or(settings.backoff);
+    settings.check()?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let made_up = || format!("{host}-{}-{:08x}", std::process::id(), open.env.next_u64() as u32);
     let limit = number(&attributes, &QueueAttributeName::MaximumMessageSize);
@@ -180,7 +176,6 @@ fn settings(attributes: &Attributes, dead: &DeadLetters, open: &OpenOptions) -> 
     settings.created_at = created
         .and_then(|seconds| i64::try_from(seconds).ok())
         .and_then(|seconds| Timestamp::from_second(seconds).ok());
-    settings.check()?;
     Ok(settings)
 }
 

@@ -258,7 +258,7 @@ impl Core {
             payload,
             attempt,
             earlier: Earlier::default().and(meta.carried),
-            fence: u64::from(meta.attempts_before) + u64::from(attempt),
+            fence: meta.journey.fence + u64::from(meta.attempts_before) + u64::from(received),
             meta,
             receipt,
             valid_for,
@@ -273,11 +273,12 @@ impl Core {
         let (mut good, mut failures) = (Vec::new(), Vec::new());
         for delivery in deliveries {
             let own = delivery.meta.max_attempts.unwrap_or(self.settings.max_attempts);
-            if delivery.attempt <= own.max(self.settings.max_lost) {
+            // Those that were made elsewhere have had their say there.
+            if delivery.receipt.attempt <= own.max(self.settings.max_lost) {
                 good.push(delivery);
                 continue;
             }
-            let times = delivery.attempt - 1;
+            let times = delivery.receipt.attempt - 1;
             let reason = format!("it was handed out {times} times, and its workers went silent");
             failures.push((delivery.receipt, reason));
         }

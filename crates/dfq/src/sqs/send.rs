@@ -16,7 +16,7 @@ use super::{Core, PROVIDER, whole_seconds};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::meter::RequestKind;
-use crate::model::{Arrival, Carried, NewTask, Payload, TaskId, TaskKey, TaskMeta};
+use crate::model::{Arrival, Carried, Journey, NewTask, Payload, TaskId, TaskKey, TaskMeta};
 use crate::queue::{Answers, Pushed};
 
 /// The longest delay of a message.
@@ -72,6 +72,7 @@ impl Core {
             created_at: Some(now),
             attempts_before: 0,
             carried: Carried::default(),
+            journey: Journey::default(),
             due: None,
         });
         let meta = TaskMeta {
@@ -81,6 +82,7 @@ impl Core {
             created_at: arrival.created_at,
             attempts_before: arrival.attempts_before,
             carried: arrival.carried,
+            journey: arrival.journey,
             max_attempts: task.max_attempts,
             not_before: delay.and_then(|delay| now.checked_add(delay).ok()),
         };
@@ -100,7 +102,8 @@ impl Core {
         }
         // An id that is to be done again must not be taken for its own double, nor one that comes from
         // elsewhere for another of that name.
-        let double = if own_word { meta.push_id.as_str() } else { id.as_str() };
+        let journey = format!("{}.{}", meta.push_id, meta.journey.moves);
+        let double = if own_word { journey.as_str() } else { id.as_str() };
         let fifo = self.fifo.then(|| (self.group_of(&id, &task.payload), body::word(double)));
         let delay_seconds = delay.map_or(0, whole_seconds);
         Ok((TaskKey::new(id, 1), Outgoing { body, delay_seconds, fifo }))

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 
 use super::{Event, Mode, Parcel, Transfer, batches};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::TaskId;
-use crate::queue::{Detail, ListCursor, Place, Taken, TaskState, TaskView};
+use crate::model::{TaskId, TaskMeta};
+use crate::queue::{ListCursor, Place, Taken, TaskState, TaskView, fence};
 
 /// What is not finished.
 const PLACES: [Place; 2] = [Place::Scheduled, Place::Pending];
@@ -31,7 +31,7 @@ impl Transfer {
         tell: &mut (dyn FnMut(Event<'_>) + Send),
     ) -> Result<()> {
         // Where a task that is sent twice is there twice, what was met twice must be known here.
-        let mut met = (!self.to.capabilities().deduplicates).then(HashSet::<TaskId>::new);
+        let mut met = (!self.to.capabilities().deduplicates).then(HashSet::<String>::new);
         for place in PLACES {
             let mut cursor = Some(ListCursor::at(place));
             while let Some(from) = cursor.take().filter(|from| from.place() == place) {
@@ -43,14 +43,13 @@ impl Transfer {
                     let now = self.from.now().await;
                     let mut parcels = Vec::with_capacity(batch.len());
                     for view in batch {
-                        let id = view.key.id();
+                        let push = &view.meta.push_id;
                         let twice = met.as_mut().is_some_and(|met| match place {
-                            Place::Scheduled => !met.insert(id.clone()),
-                            _ => met.contains(id),
+                            Place::Scheduled => !met.insert(push.clone()),
+                            _ => !push.is_empty() && met.contains(push),
                         });
                         if !twice {
-                            let due = self.due(&view, now);
-                            parcels.extend(self.parcel_of(view, due, tell));
+                            parcels.extend(self.copy_of(view, now, tell));
                         }
                     }
                     self.deliver(parcels, tell).await?;
@@ -61,21 +60,29 @@ impl Transfer {
         Ok(())
     }
 
-    fn parcel_of(
+    fn copy_of(
         &mut self,
         view: TaskView,
-        due: Option<Timestamp>,
+        now: Timestamp,
         tell: &mut (dyn FnMut(Event<'_>) + Send),
     ) -> Option<Parcel> {
+        let due = self.due(&view.meta, &view.state, now);
+        let attempts = view.attempts.last().map_or(0, |last| last.attempt);
+        let fence = view.meta.journey.fence + fence(view.key.generation(), attempts);
         match view.payload {
-            Some(payload) => Some(self.parcel(payload, view.meta, view.earlier, None, due)),
+            Some(payload) => {
+                Some(self.parcel((payload, view.meta), view.earlier, fence, None, due))
+            }
             None => {
-                let id = view.key.id();
-                let error = Error::new(ErrorKind::Damaged, format!("task '{id}' cannot be read"));
-                self.refuse(id, &error, tell);
+                self.refuse_damaged(view.key.id(), tell);
                 None
             }
         }
+    }
+
+    fn refuse_damaged(&mut self, id: &TaskId, tell: &mut (dyn FnMut(Event<'_>) + Send)) {
+        let error = Error::new(ErrorKind::Damaged, format!("task '{id}' cannot be read"));
+        self.refuse(id, &error, tell);
     }
 
     /// Pass after pass, until one finds nothing more to move: tasks may be pushed meanwhile.
@@ -86,9 +93,12 @@ impl Transfer {
         let mut patience = FIRST_LOOK;
         loop {
             let before = self.report.done;
-            let waits = self.pass(tell).await?;
+            self.unsettled = false;
+            let mut waits = self.pass(tell).await?;
             if self.report.done > before {
                 patience = FIRST_LOOK;
+            } else if self.unsettled {
+                waits = waits.max(Some(patience));
             }
             match waits {
                 _ if self.stop.is_cancelled() => return Ok(()),
@@ -98,26 +108,18 @@ impl Transfer {
                     }
                     // Whoever has them may be about to let them go.
                     let wait = (wait + AFTER_A_LEASE).min(patience);
-                    patience *= 2;
+                    patience = patience.saturating_mul(2).min(self.lease.max(FIRST_LOOK));
                     tokio::select! {
                         () = self.env.clock().sleep(wait) => {}
                         () = self.stop.cancelled() => return Ok(()),
                     }
                 }
-                None if self.report.done == before => return self.tidy_up().await,
+                // A run that was killed may have left what has gone already. A worker would clean it
+                // away, but who moves a queue may have none any more.
+                None if self.report.done == before => return self.from.tidy().await,
                 None => {}
             }
         }
-    }
-
-    /// A run that was killed may have left tasks that have gone and are not cleaned away. A worker would
-    /// do that, but who moves a queue may have none any more.
-    async fn tidy_up(&self) -> Result<()> {
-        let pending = self.from.stats(Detail::Exact).await?.pending;
-        if pending > self.report.held + self.report.refused {
-            self.from.check(true).await?;
-        }
-        Ok(())
     }
 
     /// Moves all that can be had. Answers how long others hold some that they mean to move.
@@ -145,50 +147,87 @@ impl Transfer {
 
     async fn move_batch(
         &mut self,
-        batch: Vec<TaskView>,
+        mut batch: Vec<TaskView>,
         tell: &mut (dyn FnMut(Event<'_>) + Send),
     ) -> Result<Option<Duration>> {
         let now = self.from.now().await;
+        let longest = self.to.capabilities().max_delay;
+        batch.retain(|view| {
+            if view.payload.is_none() {
+                self.refuse_damaged(view.key.id(), tell);
+                return false;
+            }
+            let wait = promised(&view.meta, &view.state, now).map(|due| due.duration_since(now));
+            let wait = wait.and_then(|wait| Duration::try_from(wait).ok());
+            let too_long = wait.zip(longest).is_some_and(|(wait, longest)| wait > longest);
+            if too_long {
+                self.refuse_delay(view.key.id(), tell);
+            }
+            !too_long
+        });
+        let began = self.env.monotonic();
         let taken = self.from.take(batch.clone(), self.lease).await;
-        if let Some(Err(error)) = taken.first()
-            && taken.iter().all(Result::is_err)
-        {
-            return Err(error.clone());
-        }
-        let (mut parcels, mut waits) = (Vec::new(), None);
-        let mut trouble = None;
+        let (mut parcels, mut waits, mut trouble) = (Vec::new(), None, None);
         for (view, taken) in batch.into_iter().zip(taken) {
             match taken {
                 Ok(Taken::Ours(delivery)) => {
-                    let due = self.due(&view, now);
-                    let (payload, meta) = (delivery.payload, delivery.meta);
+                    // Of a task that is in the queue twice, another than was listed may have been had.
+                    let due = self.due(&delivery.meta, &view.state, now);
+                    let task = (delivery.payload, delivery.meta);
                     let receipt = Some(delivery.receipt);
-                    parcels.push(self.parcel(payload, meta, delivery.earlier, receipt, due));
+                    parcels.push(self.parcel(task, delivery.earlier, delivery.fence, receipt, due));
                 }
                 Ok(Taken::Held { for_now, moving: true }) => {
                     waits = waits.max(Some(for_now.min(self.lease)));
                 }
                 Ok(Taken::Held { .. }) => self.report.held += 1,
                 Ok(Taken::Gone) => {}
-                Err(error) if super::is_trouble(&error) => trouble = Some(error),
-                Err(error) => self.refuse(view.key.id(), &error, tell),
+                Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Damaged) => {
+                    self.refuse(view.key.id(), &error, tell);
+                }
+                Err(error) => trouble = Some(error),
             }
+        }
+        if self.env.monotonic().saturating_sub(began) > self.lease / 3 {
+            parcels = self.renew_before(parcels).await;
         }
         self.deliver(parcels, tell).await?;
         trouble.map_or(Ok(waits), Err)
     }
 
-    /// When a task may be had, if that is not yet.
-    fn due(&self, view: &TaskView, now: Timestamp) -> Option<Timestamp> {
-        let due = match view.state {
-            TaskState::Scheduled { due } => view.meta.not_before.unwrap_or(due),
-            // Nobody was promised a backoff.
-            TaskState::Backoff { until } => {
-                let longest = self.to.capabilities().max_delay.unwrap_or(Duration::MAX);
-                until.min(now.checked_add(longest).unwrap_or(Timestamp::MAX))
-            }
-            _ => return None,
-        };
-        Some(due).filter(|due| *due > now)
+    /// Where it took long to claim them all, those that were claimed first may be lost already.
+    async fn renew_before(&mut self, parcels: Vec<Parcel>) -> Vec<Parcel> {
+        let receipts = parcels.iter().filter_map(|parcel| parcel.receipt.clone()).collect();
+        let renewed = self.from.heartbeat(receipts).await;
+        let ours = parcels.into_iter().zip(renewed).filter(|(_, renewed)| renewed.is_ok());
+        ours.map(|(parcel, _)| parcel).collect()
     }
+
+    fn refuse_delay(&mut self, id: &TaskId, tell: &mut (dyn FnMut(Event<'_>) + Send)) {
+        let can = self.to.capabilities();
+        let longest = can.max_delay.unwrap_or_default().as_secs() / 60;
+        let message =
+            format!("task '{id}': {} can delay a task by at most {longest} minutes", can.provider);
+        self.refuse(id, &Error::new(ErrorKind::Unsupported, message), tell);
+    }
+
+    /// When a task may be had, if that is not yet.
+    fn due(&self, meta: &TaskMeta, state: &TaskState, now: Timestamp) -> Option<Timestamp> {
+        let promised = promised(meta, state, now);
+        let TaskState::Backoff { until } = *state else { return promised };
+        // Nobody was promised a backoff.
+        let longest = self.to.capabilities().max_delay.unwrap_or(Duration::MAX);
+        let backoff = until.min(now.checked_add(longest).unwrap_or(Timestamp::MAX));
+        promised.or(Some(backoff)).filter(|due| *due > now)
+    }
+}
+
+/// When a task was asked to be done, if that is not yet: wherever it lies, since whoever moves it makes it
+/// pending first.
+fn promised(meta: &TaskMeta, state: &TaskState, now: Timestamp) -> Option<Timestamp> {
+    let due = match state {
+        TaskState::Scheduled { due } => meta.not_before.or(Some(*due)),
+        _ => meta.not_before,
+    };
+    due.filter(|due| *due > now)
 }

@@ -20,6 +20,9 @@ const LISTEN: Duration = Duration::from_secs(2);
 const MOST_HELD: usize = 120_000;
 const MOST_HELD_BYTES: usize = 1024 * 1024 * 1024;
 
+/// For how long messages stay hidden that are copied, should the copy be killed.
+const HIDDEN: Duration = Duration::from_secs(15 * 60);
+
 /// What is copied stays hidden from others until all of it has been seen.
 #[derive(Default)]
 struct Hidden {
@@ -65,11 +68,13 @@ impl Transfer {
             let states = self.from.stats(Detail::States).await?.states.unwrap_or_default();
             let elsewhere = states.leased.saturating_sub(hidden.receipts.len() as u64);
             silences = if states.ready == 0 { silences + 1 } else { 0 };
-            // What a killed run had received comes back after its lease; what workers have may not.
+            // What a killed run had received comes back after its lease. What workers have may not, nor
+            // what stands in line behind it in a group.
             let patient = self.env.monotonic().saturating_sub(last) > self.lease + LISTEN * 2;
-            let nothing_comes = self.mode == Mode::Copy || elsewhere == 0 || patient;
-            if silences >= SILENCES && nothing_comes || patient && states.ready == 0 {
-                self.report.held = elsewhere + self.from.stats(Detail::Counts).await?.scheduled;
+            let nothing_comes = self.mode == Mode::Copy || elsewhere == 0;
+            if patient || silences >= SILENCES && nothing_comes {
+                let delayed = self.from.stats(Detail::Counts).await?.scheduled;
+                self.report.held = states.ready + elsewhere + delayed;
                 return Ok(());
             }
             if elsewhere > 0 && silences == SILENCES {
@@ -87,6 +92,7 @@ impl Transfer {
         tell: &mut (dyn FnMut(Event<'_>) + Send),
     ) -> Result<()> {
         let mut parcels = Vec::with_capacity(batch.len());
+        let now = self.from.now().await;
         for delivery in batch {
             if self.mode == Mode::Copy {
                 hidden.bytes += size(&delivery);
@@ -96,8 +102,9 @@ impl Transfer {
             let lost = delivery.meta.carried.lost;
             let failed = delivery.attempt.saturating_sub(lost).saturating_sub(1);
             let earlier = Earlier { failed, lost, released: 0 };
-            let Delivery { payload, meta, receipt, .. } = delivery;
-            parcels.push(self.parcel(payload, meta, earlier, Some(receipt), None));
+            let Delivery { payload, meta, receipt, fence, .. } = delivery;
+            let due = meta.not_before.filter(|due| *due > now);
+            parcels.push(self.parcel((payload, meta), earlier, fence, Some(receipt), due));
         }
         self.deliver(parcels, tell).await?;
         if hidden.receipts.len() < MOST_HELD && hidden.bytes < MOST_HELD_BYTES {
@@ -112,10 +119,16 @@ impl Transfer {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
+    /// For how long messages are hidden. A copy hides all of them until the end, and cannot renew many
+    /// often.
+    fn hiding(&self) -> Duration {
+        if self.mode == Mode::Copy { self.lease.max(HIDDEN) } else { self.lease }
+    }
+
     /// Keeps what was copied hidden for another while.
     async fn renew(&self, hidden: &mut Hidden) {
         let now = self.env.monotonic();
-        if now.saturating_sub(hidden.renewed) < self.lease / 3 {
+        if now.saturating_sub(hidden.renewed) < self.hiding() / 3 {
             return;
         }
         hidden.renewed = now;

@@ -79,6 +79,7 @@ impl Place {
             credentials: Some(("testkey".into(), "testsecret".into())),
             dead_letter: self.dead_letter.clone(),
             group: self.group.clone(),
+            backoff: None,
         }
     }
 
