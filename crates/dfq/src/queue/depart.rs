@@ -27,6 +27,8 @@ impl<T: Tree> Core<T> {
         tasks: Vec<TaskView>,
         lease: Duration,
     ) -> Answers<Taken> {
+        // Whoever takes may never poll, and would gather notes for it without end.
+        self.take_notes(&mut *self.discovery.lock().await);
         // How finely the store's times can be told apart is known once its clock was read.
         let possible = match self.now().await {
             Ok(_) => self.check_length(lease),

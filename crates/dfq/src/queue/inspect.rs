@@ -185,7 +185,8 @@ impl<T: Tree> Core<T> {
         let later = scheduled.as_deref().unwrap_or(&none);
         let (mut tasks, mut looked, mut bytes) = (Vec::new(), 0, 0);
         while !rest.is_empty() && looked < LIST_PAGE && bytes < LIST_BYTES {
-            let some: Vec<_> = rest.drain(..rest.len().min(LIST_STRIDE)).collect();
+            let some: Vec<_> =
+                rest.drain(..rest.len().min(LIST_STRIDE).min(LIST_PAGE - looked)).collect();
             let looking = some.iter().map(|(key, due)| self.view_in(place, key, *due, later));
             let seen: Vec<TaskView> = self.in_width(looking.collect()).await?;
             let sizes = seen.iter().filter_map(|view| view.payload.as_ref());
