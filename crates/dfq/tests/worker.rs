@@ -426,11 +426,12 @@ async fn a_cancelled_handler_may_tidy_up_before_its_task_is_given_back() {
     let place = Place::new();
     let queue = place.queue().await;
     push(&*queue, "long").await;
-    let tidied = Arc::new(AtomicUsize::new(0));
-    let (seen, onlooker) = (Arc::clone(&tidied), queue.clone());
+    let (tidied, begun) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Notify::new()));
+    let (seen, onlooker, runs) = (Arc::clone(&tidied), queue.clone(), Arc::clone(&begun));
     let handler = move |job: Job| {
-        let (tidied, onlooker) = (tidied.clone(), onlooker.clone());
+        let (tidied, onlooker, begun) = (tidied.clone(), onlooker.clone(), begun.clone());
         async move {
+            begun.notify_one();
             job.cancelled().await;
             tokio::time::sleep(Duration::from_millis(200)).await;
             let state = onlooker.get(id("long")).await.unwrap().unwrap().state;
@@ -442,9 +443,7 @@ async fn a_cancelled_handler_may_tidy_up_before_its_task_is_given_back() {
     let worker = Worker::new(queue.clone(), handler).cleanup(Duration::from_secs(30));
     let stopper = worker.stopper();
     let running = tokio::spawn(worker.run());
-    while queue.stats(dfq::queue::Detail::States).await.unwrap().states.unwrap().leased == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    runs.notified().await;
     stopper.stop_now();
     assert_eq!(running.await.unwrap().unwrap().released, 1);
     assert_eq!(seen.load(Ordering::SeqCst), 1);

@@ -265,9 +265,8 @@ impl<T: Tree> Core<T> {
         history: &[Seen],
     ) -> Result<Claim> {
         let attempt = draft.lease.attempt;
-        // No lease stands above the first one of a folder that still has its task: decision 12.
-        let first = attempt == 1 && self.tree.properties().slots_are_folders;
-        let after = (!first).then_some(attempt);
+        // No lease stands above the first one of a task that is still there: decision 12.
+        let after = (attempt > 1).then_some(attempt);
         let look = self.tree.look(&slot, after, &self.record_paths(key)).await;
         let judged = match look {
             Ok(look) => self.accept(key, &slot, draft, history, look).await,

@@ -14,6 +14,7 @@ use super::claim::{Claim, TROUBLE_PAUSE};
 use super::core::Core;
 use super::discover::{Candidate, Discovery};
 use super::drafts::Wanted;
+use super::survey::Surveyed;
 use super::{Delivery, PollRequest, Polled};
 use crate::clock::lock;
 use crate::error::{ErrorKind, Result};
@@ -37,6 +38,8 @@ struct Search {
     woken: bool,
     /// There is something to do already.
     content: bool,
+    /// Not all was looked at, because there was.
+    put_off: bool,
 }
 
 /// A task that is being claimed by this process, which tries none twice at once: leases made in one
@@ -76,6 +79,7 @@ impl<T: Tree> Core<T> {
             entered,
             woken: false,
             content: false,
+            put_off: false,
         });
         let began = self.env.monotonic();
         let mut trying = FuturesUnordered::new();
@@ -119,6 +123,10 @@ impl<T: Tree> Core<T> {
                     if !polled.deliveries.is_empty() {
                         break;
                     }
+                    if let Some(search) = search.as_mut().filter(|search| search.put_off) {
+                        (search.put_off, exhausted) = (false, false);
+                        continue;
+                    }
                     // Before it is said that there is nothing, what seemed taken is looked at, and
                     // what is due is looked for.
                     exhausted = !self.take_young().await;
@@ -145,7 +153,7 @@ impl<T: Tree> Core<T> {
                 }
             }
         }
-        polled.idle.more |= search.is_some_and(|search| search.woken);
+        polled.idle.more |= search.is_some_and(|search| search.woken || search.put_off);
         match failed {
             Some(error) if polled.deliveries.is_empty() => return Err(error),
             // What was claimed so far must reach the worker, or it would sit out its lease.
@@ -189,18 +197,31 @@ impl<T: Tree> Core<T> {
             let Some(candidate) = candidate else {
                 let over = found.rounds > search.entered;
                 drop(found);
-                if self.remote() && self.survey_on().await? {
-                    continue;
+                let surveyed = match self.remote() {
+                    true => self.survey_on().await?,
+                    false => Surveyed::All,
+                };
+                match surveyed {
+                    Surveyed::More => continue,
+                    // Where a round costs requests, who has something to do does not begin another,
+                    // nor waits for others.
+                    Surveyed::Contested(_) if content => {}
+                    Surveyed::All if content && !over => {}
+                    Surveyed::Contested(until) => {
+                        let wait = until.saturating_sub(self.env.monotonic());
+                        self.env.clock().sleep(wait).await;
+                        let mut found = self.discovery.lock().await;
+                        if found.rounds == search.entered {
+                            // All is to be looked at anyway, and that among it.
+                            self.begin_round(&mut found).await?;
+                        }
+                        continue;
+                    }
+                    Surveyed::All if over => return Ok(None),
+                    Surveyed::All => continue,
                 }
-                if over {
-                    return Ok(None);
-                }
-                // Where a round costs requests, who has something to do does not begin another.
-                if content {
-                    search.woken = true;
-                    return Ok(None);
-                }
-                continue;
+                search.put_off = true;
+                return Ok(None);
             };
             // Still under the lock, so that nobody finds it a second time.
             let key = candidate.key.clone();
@@ -225,7 +246,10 @@ impl<T: Tree> Core<T> {
 
     /// Looks for more in the background, so that nobody has to wait for a listing.
     fn refill(self: &Arc<Self>, found: &Discovery<T::Cursor>) {
-        let low = self.remote() && found.ready.len() < self.low_water() && found.survey.in_round();
+        let now = self.env.monotonic();
+        let low = self.remote()
+            && found.survey.in_round()
+            && found.ready.len() < found.survey.low_water(now);
         if low && self.surveying.try_lock().is_ok() && tokio::runtime::Handle::try_current().is_ok()
         {
             let core = Arc::clone(self);

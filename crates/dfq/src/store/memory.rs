@@ -41,7 +41,6 @@ impl Memory {
                 address: "memory:".to_owned(),
                 blocking: false,
                 remote: true,
-                slots_are_folders: false,
                 heartbeat_every: Duration::from_secs(60),
                 notices_changes: true,
             },

@@ -132,9 +132,6 @@ pub struct Properties {
     pub remote: bool,
     /// The longest sensible time between heartbeats, however long the lease.
     pub heartbeat_every: Duration,
-    /// A [`Tree::Slot`] stays the folder that it was when it was opened: a task that has gone from it
-    /// never comes back to it.
-    pub slots_are_folders: bool,
     /// [`Tree::changed`] tells of what other processes do here. If not, it has to be polled for.
     pub notices_changes: bool,
 }

@@ -56,7 +56,6 @@ impl Bucket {
                 remote: true,
                 // Requests cost money: a third of the lease, however long that is.
                 heartbeat_every: Duration::MAX,
-                slots_are_folders: false,
                 notices_changes: false,
             },
             meter,

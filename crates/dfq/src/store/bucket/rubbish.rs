@@ -14,7 +14,7 @@ use crate::error::Result;
 /// Taken out when it holds so many tasks, or is so old: what one request removes at the most, and how
 /// long a finished task may look like a pending one.
 const FULL: usize = 1000;
-const OLD: Duration = Duration::from_secs(1);
+const OLD: Duration = Duration::from_millis(500);
 
 /// What is older than this is removed no more, for this process has slept: far below the least age at
 /// which a purge forgets a task, after which its name may stand for a new one.

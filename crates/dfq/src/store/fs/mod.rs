@@ -137,7 +137,6 @@ impl<S: Sys> Filesystem<S> {
             address,
             blocking: true,
             remote: false,
-            slots_are_folders: true,
             heartbeat_every: Duration::from_secs(60),
             notices_changes,
         };
