@@ -210,7 +210,7 @@ impl<T: Tree> Core<T> {
                 self.secure_records(key).await?;
             }
             self.tree.clean(&slot, look.finished, &[]).await?;
-            return Ok(self.tree.open(&from).await?.is_none());
+            return self.has_gone(&from).await;
         };
         let mut created = self.tree.promote(&from, &to, self.durable()).await?;
         if created == Created::Exists && self.pending_task(key).await?.is_none() {
@@ -222,7 +222,7 @@ impl<T: Tree> Core<T> {
             if self.pending_task(key).await?.is_some() {
                 self.drop_copy(&from).await?;
             }
-            return Ok(self.tree.open(&from).await?.is_none());
+            return self.has_gone(&from).await;
         }
         let pushed = format::decode_task(&task.bytes, key).map(|(_, meta)| meta.push_id).ok();
         match self.record(key).await? {
@@ -232,6 +232,13 @@ impl<T: Tree> Core<T> {
             _ => self.mend_lives(key).await?,
         }
         Ok(true)
+    }
+
+    /// Whether nothing is left in a scheduled task's folder. Where a folder is a mere name, to open it says
+    /// nothing, and some stores list it for a while when it is empty.
+    async fn has_gone(&self, from: &str) -> Result<bool> {
+        Ok(self.tree.open(from).await?.is_none()
+            || (self.remote() && self.tree.list(from, None, 1).await?.entries.is_empty()))
     }
 
     /// Removes a scheduled copy, if it is still there under its own name. Even if somebody moves it
