@@ -19,7 +19,7 @@ use crate::queue::{Delivery, Idle, PollRequest, Polled, Queue};
 /// How many calls to a remote queue are under way at once, and how many of them polls. Each is a batch
 /// with many requests.
 const REMOTE_LANES: usize = 16;
-const REMOTE_POLLS: usize = 4;
+const REMOTE_POLLS: usize = 8;
 
 /// The most tasks asked for at a time.
 const MAX_POLL: usize = 1000;
