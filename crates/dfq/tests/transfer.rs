@@ -57,8 +57,14 @@ async fn view(queue: &Arc<dyn Queue>, text: &str) -> TaskView {
 }
 
 async fn claim(queue: &Arc<dyn Queue>) -> dfq::Delivery {
-    let mut got = queue.poll(PollRequest::new(1)).await.unwrap().deliveries;
-    got.pop().unwrap()
+    // What was given back a moment ago may not be due yet on the store's clock, which lags a little.
+    for _ in 0..500 {
+        if let Some(got) = queue.poll(PollRequest::new(1)).await.unwrap().deliveries.pop() {
+            return got;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("there is a task, and it cannot be claimed");
 }
 
 async fn fail_once(queue: &Arc<dyn Queue>, delay: Duration) {

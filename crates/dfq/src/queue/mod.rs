@@ -35,6 +35,7 @@ mod hold;
 mod inspect;
 mod judge;
 mod known;
+mod lives;
 mod operate;
 mod pages;
 mod poll;

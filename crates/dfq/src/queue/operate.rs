@@ -12,7 +12,7 @@ use super::claim::signed;
 use super::core::Core;
 use super::discover::Note;
 use super::judge;
-use super::push::mark_of;
+use super::lives::mark_of;
 use super::walk::Spot;
 use super::{Answers, OUTCOMES, Paused, Purge, Purged, Unlocked, WorkerRecord};
 use crate::error::{Error, ErrorKind, Result};

@@ -5,14 +5,12 @@
 //! between the two looks has used the name up, and the new file is then cleaned away again.
 
 use super::core::Core;
-use super::{Answers, OUTCOMES, Pushed};
+use super::{Answers, Pushed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
-use crate::model::{
-    Arrival, Generation, Journey, Layout, NewTask, Outcome, Record, TaskId, TaskKey, TaskMeta,
-};
-use crate::store::{Created, Stored, Tree};
+use crate::model::{Arrival, Journey, Layout, NewTask, Outcome, Record, TaskId, TaskKey, TaskMeta};
+use crate::store::{Created, Tree};
 
 /// How often a name that was used up under our hands is tried anew.
 const MAX_ROUNDS: usize = 16;
@@ -216,6 +214,10 @@ impl<T: Tree> Core<T> {
                 None => None,
             };
             return Ok(match (record, foreign) {
+                // What was moved from here may come back, under a name of ours.
+                (Some(record), _) if draft.arrives() && record.moved_to.is_some() => {
+                    Before::Publish(TaskKey::new(id.clone(), 1), 0, record.meta.journey.fence)
+                }
                 (Some(record), Some(key)) if !again => {
                     Before::Settled(Pushed::Finished(key, record.outcome))
                 }
@@ -271,61 +273,6 @@ impl<T: Tree> Core<T> {
         }
         let outcome = last.map_or(Outcome::Completed, |record| record.outcome);
         Ok(Before::Settled(Pushed::Finished(finished, outcome)))
-    }
-
-    /// The name that a program which does not encode names as we do gave this id, if it would differ
-    /// from ours. Only flat trees can hold such.
-    pub(super) fn foreign_key(&self, id: &TaskId) -> Option<TaskKey> {
-        let flat = self.layout() == Layout::Flat;
-        layout::parse_stem(id.as_str()).filter(|key| flat && key.is_verbatim())
-    }
-
-    /// The key under which an id is pending, or would be.
-    pub(super) async fn current_key(&self, id: &TaskId) -> Result<(TaskKey, Option<Generation>)> {
-        let last = self.last_life(id).await?;
-        if last.is_none()
-            && let Some(foreign) = self.foreign_key(id)
-            && self.pending_task(&foreign).await?.is_some()
-        {
-            return Ok((foreign, None));
-        }
-        Ok((TaskKey::new(id.clone(), last.map_or(1, |last| last + 1)), last))
-    }
-
-    /// The highest generation that has a record.
-    pub(super) async fn last_life(&self, id: &TaskId) -> Result<Option<Generation>> {
-        let paths = |generation| self.record_paths(&TaskKey::new(id.clone(), generation));
-        self.tree.last_life(&paths).await
-    }
-
-    /// Which record a task has: completed beats failed.
-    pub(super) async fn outcome(&self, key: &TaskKey) -> Result<Option<Outcome>> {
-        Ok(self.record_file(key).await?.map(|(outcome, _)| outcome))
-    }
-
-    async fn record_file(&self, key: &TaskKey) -> Result<Option<(Outcome, Stored)>> {
-        let [completed, failed] = self.record_paths(key);
-        let both = futures::join!(self.tree.read(&completed), self.tree.read(&failed));
-        let there = [both.0?, both.1?].into_iter();
-        Ok(OUTCOMES.into_iter().zip(there).find_map(|(outcome, file)| Some((outcome, file?))))
-    }
-
-    /// A task's record. One that cannot be read says only that the task has finished.
-    pub(super) async fn record(&self, key: &TaskKey) -> Result<Option<Record>> {
-        let Some((outcome, stored)) = self.record_file(key).await? else { return Ok(None) };
-        let bare = || {
-            tracing::warn!(path = self.record_path(outcome, key), "record cannot be read");
-            let mut bare = format::decode_record(b"{}", outcome, key)?;
-            bare.payload = None;
-            Ok(bare)
-        };
-        format::decode_record(&stored.bytes, outcome, key).or_else(|_| bare()).map(Some)
-    }
-
-    /// The bytes of a pending task.
-    pub(super) async fn pending_task(&self, key: &TaskKey) -> Result<Option<Vec<u8>>> {
-        let path = format!("{}/{}", self.task_dir(key), layout::TASK);
-        Ok(self.tree.read(&path).await?.map(|stored| stored.bytes))
     }
 
     /// Looks again after the task's name was created, or found to exist.
@@ -427,19 +374,6 @@ impl<T: Tree> Core<T> {
         Ok(false)
     }
 
-    /// Lives of an id have no gaps: that is how the last is found. A purge may have removed the records
-    /// of the earlier ones while this one was being pushed, so they are put back, if only as marks.
-    pub(super) async fn mend_lives(&self, key: &TaskKey) -> Result<()> {
-        for generation in (1..key.generation()).rev() {
-            let earlier = TaskKey::new(key.id().clone(), generation);
-            if self.outcome(&earlier).await?.is_some() {
-                return Ok(());
-            }
-            self.commit_one(&earlier, &mark_of(&earlier)).await?;
-        }
-        Ok(())
-    }
-
     fn differs_in_case(&self, bytes: &[u8], key: &TaskKey) -> bool {
         let text = std::str::from_utf8(bytes).ok();
         let meta =
@@ -459,46 +393,6 @@ impl<T: Tree> Core<T> {
                 .await
                 .into_iter()
                 .collect::<Result<()>>()?;
-        }
-        Ok(())
-    }
-
-    /// Removes what is left of a task that has a record, or has lost its file.
-    pub(super) async fn clean_finished(&self, key: &TaskKey) -> Result<()> {
-        match self.tree.open(&self.task_dir(key)).await? {
-            Some(slot) => self.clean_slot(key, &slot).await,
-            None => Ok(()),
-        }
-    }
-
-    /// The same for a folder that is open. The look is at this very folder: one that has no task now
-    /// never will, whatever its name comes to stand for.
-    pub(super) async fn clean_slot(&self, key: &TaskKey, slot: &T::Slot) -> Result<()> {
-        // Where a slot is only a name, a new task may come to it: what was there before the look is all
-        // that may go.
-        let leases = if self.remote() { self.tree.leases(slot).await? } else { Vec::new() };
-        let look = self.tree.look(slot, None, &self.record_paths(key)).await?;
-        if look.finished {
-            self.secure_records(key).await?;
-        }
-        let nothing_left = self.remote() && leases.is_empty() && !look.finished;
-        if look.finished || (look.task.is_none() && !nothing_left) {
-            self.tree.clean(slot, look.finished, &leases).await?;
-        }
-        Ok(())
-    }
-
-    /// Makes sure that the records of a task are durable, whoever wrote them: its file is about to go.
-    pub(super) async fn secure_records(&self, key: &TaskKey) -> Result<()> {
-        if self.remote() {
-            return Ok(()); // what has an answer is durable
-        }
-        for path in self.record_paths(key) {
-            if let Some(stored) = self.tree.read(&path).await? {
-                // It is there, so this creates nothing; it waits until what is there is durable.
-                let answers = self.tree.commit(&[(path, stored.bytes)], self.durable()).await;
-                answers.into_iter().collect::<Result<Vec<_>>>()?;
-            }
         }
         Ok(())
     }
@@ -536,21 +430,4 @@ impl<T: Tree> Core<T> {
 fn attempts_through(record: &Record) -> u32 {
     let here = record.attempts.iter().map(|attempt| attempt.attempt).max().unwrap_or(0);
     record.meta.attempts_before.saturating_add(here).saturating_add(u32::from(record.cancelled))
-}
-
-/// A record that says only that there was such a life.
-pub(super) fn mark_of(key: &TaskKey) -> Record {
-    Record {
-        outcome: Outcome::Completed,
-        payload: None,
-        meta: format::bare_meta(key),
-        lease_id: None,
-        worker_id: None,
-        finished_at: None,
-        reason: Some("purged; a later life of this id began meanwhile".to_owned()),
-        cancelled: false,
-        moved_to: None,
-        damaged: None,
-        attempts: Vec::new(),
-    }
 }

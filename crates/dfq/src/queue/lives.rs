@@ -1,0 +1,139 @@
+//! The lives of an id: which there were, how they ended, and what is left of them.
+//!
+//! Invariant: records of an id have no gaps from its first life on, so the last is found without a list of
+//! all; and nothing of a task is removed before the record of its life is durable.
+
+use super::OUTCOMES;
+use super::core::Core;
+use crate::error::Result;
+use crate::format;
+use crate::layout;
+use crate::model::{Generation, Layout, Outcome, Record, TaskId, TaskKey};
+use crate::store::{Stored, Tree};
+
+impl<T: Tree> Core<T> {
+    /// The name that a program which does not encode names as we do gave this id, if it would differ
+    /// from ours. Only flat trees can hold such.
+    pub(super) fn foreign_key(&self, id: &TaskId) -> Option<TaskKey> {
+        let flat = self.layout() == Layout::Flat;
+        layout::parse_stem(id.as_str()).filter(|key| flat && key.is_verbatim())
+    }
+
+    /// The key under which an id is pending, or would be.
+    pub(super) async fn current_key(&self, id: &TaskId) -> Result<(TaskKey, Option<Generation>)> {
+        let last = self.last_life(id).await?;
+        if last.is_none()
+            && let Some(foreign) = self.foreign_key(id)
+            && self.pending_task(&foreign).await?.is_some()
+        {
+            return Ok((foreign, None));
+        }
+        Ok((TaskKey::new(id.clone(), last.map_or(1, |last| last + 1)), last))
+    }
+
+    /// The highest generation that has a record.
+    pub(super) async fn last_life(&self, id: &TaskId) -> Result<Option<Generation>> {
+        let paths = |generation| self.record_paths(&TaskKey::new(id.clone(), generation));
+        self.tree.last_life(&paths).await
+    }
+
+    /// Which record a task has: completed beats failed.
+    pub(super) async fn outcome(&self, key: &TaskKey) -> Result<Option<Outcome>> {
+        Ok(self.record_file(key).await?.map(|(outcome, _)| outcome))
+    }
+
+    async fn record_file(&self, key: &TaskKey) -> Result<Option<(Outcome, Stored)>> {
+        let [completed, failed] = self.record_paths(key);
+        let both = futures::join!(self.tree.read(&completed), self.tree.read(&failed));
+        let there = [both.0?, both.1?].into_iter();
+        Ok(OUTCOMES.into_iter().zip(there).find_map(|(outcome, file)| Some((outcome, file?))))
+    }
+
+    /// A task's record. One that cannot be read says only that the task has finished.
+    pub(super) async fn record(&self, key: &TaskKey) -> Result<Option<Record>> {
+        let Some((outcome, stored)) = self.record_file(key).await? else { return Ok(None) };
+        let bare = || {
+            tracing::warn!(path = self.record_path(outcome, key), "record cannot be read");
+            let mut bare = format::decode_record(b"{}", outcome, key)?;
+            bare.payload = None;
+            Ok(bare)
+        };
+        format::decode_record(&stored.bytes, outcome, key).or_else(|_| bare()).map(Some)
+    }
+
+    /// The bytes of a pending task.
+    pub(super) async fn pending_task(&self, key: &TaskKey) -> Result<Option<Vec<u8>>> {
+        let path = format!("{}/{}", self.task_dir(key), layout::TASK);
+        Ok(self.tree.read(&path).await?.map(|stored| stored.bytes))
+    }
+
+    /// Lives of an id have no gaps: that is how the last is found. A purge may have removed the records
+    /// of the earlier ones while this one was being pushed, so they are put back, if only as marks.
+    pub(super) async fn mend_lives(&self, key: &TaskKey) -> Result<()> {
+        for generation in (1..key.generation()).rev() {
+            let earlier = TaskKey::new(key.id().clone(), generation);
+            if self.outcome(&earlier).await?.is_some() {
+                return Ok(());
+            }
+            self.commit_one(&earlier, &mark_of(&earlier)).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes what is left of a task that has a record, or has lost its file.
+    pub(super) async fn clean_finished(&self, key: &TaskKey) -> Result<()> {
+        match self.tree.open(&self.task_dir(key)).await? {
+            Some(slot) => self.clean_slot(key, &slot).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same for a folder that is open. The look is at this very folder: one that has no task now
+    /// never will, whatever its name comes to stand for.
+    pub(super) async fn clean_slot(&self, key: &TaskKey, slot: &T::Slot) -> Result<()> {
+        // Where a slot is only a name, a new task may come to it: what was there before the look is all
+        // that may go.
+        let leases = if self.remote() { self.tree.leases(slot).await? } else { Vec::new() };
+        let look = self.tree.look(slot, None, &self.record_paths(key)).await?;
+        if look.finished {
+            self.secure_records(key).await?;
+        }
+        let nothing_left = self.remote() && leases.is_empty() && !look.finished;
+        if look.finished || (look.task.is_none() && !nothing_left) {
+            self.tree.clean(slot, look.finished, &leases).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the records of a task are durable, whoever wrote them: its file is about to go.
+    pub(super) async fn secure_records(&self, key: &TaskKey) -> Result<()> {
+        if self.remote() {
+            return Ok(()); // what has an answer is durable
+        }
+        for path in self.record_paths(key) {
+            if let Some(stored) = self.tree.read(&path).await? {
+                // It is there, so this creates nothing; it waits until what is there is durable.
+                let answers = self.tree.commit(&[(path, stored.bytes)], self.durable()).await;
+                answers.into_iter().collect::<Result<Vec<_>>>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A record that says only that there was such a life.
+pub(super) fn mark_of(key: &TaskKey) -> Record {
+    Record {
+        outcome: Outcome::Completed,
+        payload: None,
+        meta: format::bare_meta(key),
+        lease_id: None,
+        worker_id: None,
+        finished_at: None,
+        reason: Some("purged; a later life of this id began meanwhile".to_owned()),
+        cancelled: false,
+        moved_to: None,
+        damaged: None,
+        attempts: Vec::new(),
+    }
+}
