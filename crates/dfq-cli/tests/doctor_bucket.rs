@@ -67,7 +67,7 @@ async fn an_honest_server_is_safe() {
     assert_eq!(detail(&report, "race: If-Match"), swapped);
     assert_eq!(detail(&report, "times"), "told apart to 1 ms");
     assert_eq!(keys(&server), ["some/jobs/doctor.json"]);
-    assert!(report["advice"].to_string().contains("$16.65"), "{report}");
+    assert!(report["advice"].to_string().contains("$16.25"), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
