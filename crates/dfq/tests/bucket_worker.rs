@@ -160,36 +160,6 @@ fn what_was_put_off_for_too_long_is_not_removed() {
     });
 }
 
-/// Two workers that do not know of each other have listed the same tasks. Whoever comes second to a shard
-/// finds out with one claim or a few, not with as many as it has listed there.
-#[test]
-fn who_comes_second_to_a_shard_leaves_it() {
-    let elsewhere = Elsewhere::start();
-    tokio::runtime::Runtime::new()
-        .unwrap()
-        .block_on(who_comes_second_to_a_shard_leaves_it_on(&elsewhere));
-}
-
-async fn who_comes_second_to_a_shard_leaves_it_on(elsewhere: &Elsewhere) {
-    const TASKS: usize = 2000;
-    let lease = Duration::from_secs(600);
-    let second = Meter::default();
-    let (alice, bob) =
-        (elsewhere.queue(lease, &Meter::default()).await, elsewhere.queue(lease, &second).await);
-    assert!(alice.push((0..TASKS).map(task).collect()).await.iter().all(Result::is_ok));
-    let mut done = bob.poll(PollRequest::new(1)).await.unwrap().deliveries;
-    // Whatever bob has listed so far is alice's now.
-    while done.len() < TASKS {
-        let more = alice.poll(PollRequest::new(64)).await.unwrap().deliveries;
-        assert!(!more.is_empty());
-        done.extend(more);
-    }
-    let before = second.counts();
-    assert!(bob.poll(PollRequest::new(64)).await.unwrap().deliveries.is_empty());
-    let collisions = dfq::meter::since(&second.counts(), &before)[&RequestKind::Put].no;
-    assert!(0 < collisions && collisions <= 500, "{collisions} claims of what was taken");
-}
-
 /// A poll that finds nothing lists the tasks once and the schedule once, however many workers there are.
 #[test]
 fn a_poll_of_an_empty_queue_takes_few_requests() {
