@@ -210,6 +210,20 @@ fn a_copy_to_and_from_sqs() {
     }
 }
 
+/// What is copied stays hidden until all has been seen, so that it is received once, however short the
+/// lease.
+#[test]
+fn a_copy_from_sqs_is_one_attempt() {
+    let Some(endpoint) = sqs::ministack() else { return };
+    let desk = sqs::desk(endpoint);
+    for id in ["id=x", "id=y", "id=z"] {
+        desk.ok(&["push", "sqs://once", id]);
+    }
+    desk.ok(&["cp", "sqs://once", "./b", "--lease", "2s"]);
+    let polled = desk.ok(&["poll", "sqs://once"]);
+    assert!(polled.contains(r#""attempt":2"#), "{polled}");
+}
+
 /// A FIFO queue knows a message again for five minutes. What comes a second time by another way is not
 /// its double.
 #[test]

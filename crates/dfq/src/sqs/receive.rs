@@ -258,7 +258,8 @@ impl Core {
             payload,
             attempt,
             earlier: Earlier::default().and(meta.carried),
-            fence: meta.journey.fence + u64::from(meta.attempts_before) + u64::from(received),
+            fence: (meta.journey.fence)
+                .saturating_add(u64::from(meta.attempts_before) + u64::from(received)),
             meta,
             receipt,
             valid_for,

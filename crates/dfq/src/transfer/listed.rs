@@ -68,7 +68,8 @@ impl Transfer {
     ) -> Option<Parcel> {
         let due = self.due(&view.meta, &view.state, now);
         let attempts = view.attempts.last().map_or(0, |last| last.attempt);
-        let fence = view.meta.journey.fence + fence(view.key.generation(), attempts);
+        let given = fence(view.key.generation(), attempts);
+        let fence = view.meta.journey.fence.saturating_add(given);
         match view.payload {
             Some(payload) => {
                 Some(self.parcel((payload, view.meta), view.earlier, fence, None, due))
@@ -172,7 +173,9 @@ impl Transfer {
             match taken {
                 Ok(Taken::Ours(delivery)) => {
                     // Of a task that is in the queue twice, another than was listed may have been had.
-                    let due = self.due(&delivery.meta, &view.state, now);
+                    let same = delivery.meta.push_id == view.meta.push_id;
+                    let state = if same { &view.state } else { &TaskState::Ready };
+                    let due = self.due(&delivery.meta, state, now);
                     let task = (delivery.payload, delivery.meta);
                     let receipt = Some(delivery.receipt);
                     parcels.push(self.parcel(task, delivery.earlier, delivery.fence, receipt, due));

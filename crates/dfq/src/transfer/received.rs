@@ -54,7 +54,8 @@ impl Transfer {
     ) -> Result<()> {
         let (mut silences, mut last) = (0, self.env.monotonic());
         while !self.stop.is_cancelled() {
-            let request = PollRequest { lease: Some(self.lease), ..PollRequest::new(self.batch()) };
+            let request =
+                PollRequest { lease: Some(self.hiding()), ..PollRequest::new(self.batch()) };
             let mut got = self.from.poll(request).await?.deliveries;
             got.retain(|delivery| !self.refused.contains(delivery.id()));
             self.renew(hidden).await;
