@@ -37,10 +37,12 @@ venv() {
     fail "$1 cannot be installed from PyPI"
 }
 
-# start PROGRAM ARGS...: in the background, with its output in DIR/<program>.log.
+# start LIVES PROGRAM ARGS...: in the background, with its output in DIR/<program>.log; started again as
+# often as it has lives.
 start() {
-  local program=${1##*/}
-  setsid "$@" >>"$dir/$program.log" 2>&1 </dev/null 9>&- &
+  local program=${2##*/}
+  setsid bash -c 'for ((life = 0; life < $0; life++)); do "$@"; sleep 0.2; done' "$@" \
+    >>"$dir/$program.log" 2>&1 </dev/null 9>&- &
   echo $! >"$dir/$program.pid"
 }
 
@@ -52,7 +54,7 @@ end() {
     [ -e "$file" ] || continue
     pid=$(cat "$file")
     if [ -n "$pid" ] && ours "$pid"; then
-      kill -9 "$pid" 2>/dev/null || true
+      kill -9 -- "-$pid" 2>/dev/null || true
       while ours "$pid"; do sleep 0.05; done
     fi
     rm -f "$file"
@@ -62,13 +64,19 @@ end() {
 # Ready is who makes a bucket.
 is_ready() { "$here/make-bucket" "http://127.0.0.1:$port" "$bucket" 2>"$dir/ready"; }
 
+# all_alive: or it fails, with the last words of all.
+all_alive() {
+  local file
+  for file in "$dir"/*.pid; do
+    [ ! -e "$file" ] || ours "$(cat "$file")" ||
+      { tail -n 10 "$dir"/*.log >&2; fail "$(basename "$file" .pid) has died"; }
+  done
+}
+
 # Who has died will never be.
 await() {
-  local file
   for _ in $(seq 300); do
-    for file in "$dir"/*.pid; do
-      ours "$(cat "$file")" || { tail -n 20 "${file%.pid}.log" >&2; fail "it died"; }
-    done
+    all_alive
     ! is_ready || return 0
     sleep 0.1
   done
