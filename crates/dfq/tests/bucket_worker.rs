@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dfq::clock::{ManualClock, SeededChance};
@@ -11,7 +11,7 @@ use dfq::store::Tree;
 use dfq::store::bucket::{Bucket, S3Options};
 use dfq::worker::{Job, Until, Worker};
 use dfq::{Env, NewTask, OpenOptions, PollRequest, Queue, Settings, TaskId, TreeQueue};
-use dfq_s3_server::{Options, Server};
+use dfq_s3_server::{Fault, Options, Server};
 
 /// A server with a runtime of its own, so that nothing here can hold it up.
 struct Elsewhere {
@@ -66,6 +66,34 @@ fn a_handler_that_blocks_keeps_its_task() {
         Worker::new(queue, handler).until(Until::Idle).run().await.unwrap()
     });
     assert_eq!((report.completed, report.lost), (1, 0));
+}
+
+/// Nobody waits for an ack: the next task is claimed while the last one's record is being written. But
+/// with records that take for ever, no worker gathers more and more tasks.
+#[test]
+fn the_next_task_does_not_wait_for_the_last_ones_record() {
+    let elsewhere = Elsewhere::start();
+    let slow = Fault::Delay(Duration::from_secs(5));
+    elsewhere.server.on(move |request| {
+        let record = request.op == "PutObject" && request.key.contains("/completed/");
+        (record && request.nth == 1).then_some(slow)
+    });
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    runtime.block_on(async {
+        let queue = elsewhere.queue(Duration::from_secs(600), &Meter::default()).await;
+        queue.push((0..3).map(task).collect()).await;
+        let (started, settled) = (Arc::clone(&seen), Arc::clone(&seen));
+        let handler = move |_: Job| {
+            started.lock().unwrap().push("started");
+            async { Ok::<(), dfq::Error>(()) }
+        };
+        let worker = Worker::new(queue, handler).until(Until::Drained);
+        worker.observe(move |_| settled.lock().unwrap().push("settled")).run().await.unwrap();
+    });
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.iter().take_while(|what| **what == "started").count(), 2, "{seen:?}");
+    assert_eq!(seen.len(), 6, "{seen:?}");
 }
 
 /// Push: one PUT, and two looks for an id that the caller chose. Claim: one PUT and three looks. Ack: one

@@ -254,7 +254,8 @@ impl Worker {
         self
     }
 
-    /// How many tasks at once.
+    /// How many handlers run at once. Where telling the queue takes a request, there may be as many
+    /// tasks again of which it is being told: nobody waits for that.
     #[must_use]
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.concurrency = concurrency.max(1);

@@ -140,9 +140,11 @@ impl<'a> Shift<'a> {
         self.running.has_unsettled() && self.calls.len() < self.lanes
     }
 
-    /// How many more tasks there is room for.
+    /// How many more tasks there is room for. While the queue is told of one, its place is another's
+    /// already, unless that takes so long that they pile up.
     fn free(&self) -> usize {
-        let taken = self.running.len() + self.settling + self.asked_for;
+        let told_late = self.settling.saturating_sub(self.worker.concurrency);
+        let taken = self.running.len() + told_late + self.asked_for;
         let room = self.worker.concurrency.saturating_sub(taken).min(MAX_POLL);
         let promised = self.started.saturating_add(self.asked_for as u64);
         let left = self.worker.limit.saturating_sub(promised);
