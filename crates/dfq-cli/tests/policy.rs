@@ -130,6 +130,23 @@ fn a_producer() {
     check("producer", |_, _| {}, produce);
 }
 
+/// It may remove nothing, and says the same each time.
+#[test]
+fn a_producer_pushes_what_has_finished() {
+    let bucket = TestBucket::start();
+    let desk = bucket.desk();
+    let queue = bucket.address("jobs");
+    desk.ok(&["push", &queue, "id=done"]);
+    desk.ok(&["work", &queue, "--drain", "--", "true"]);
+    let policy = desk.ok(&["iam-policy", &queue, "--role", "producer"]);
+    bucket.server.set_rules(Rules::only(permissions(&bucket, &policy)));
+    let first = desk.dfq(&["push", &queue, "id=done"]);
+    let again = desk.dfq(&["push", &queue, "id=done"]);
+    assert_eq!(said(&[first]), said(&[again]));
+    bucket.server.set_rules(Rules::default());
+    assert_eq!(desk.ok(&["ls", &queue, "--state", "pending"]), "");
+}
+
 #[test]
 fn a_worker() {
     let prepare = |desk: &Desk, queue: &str| {

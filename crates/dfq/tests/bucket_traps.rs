@@ -12,8 +12,12 @@ mod clocks;
 mod credentials;
 #[path = "bucket/listings.rs"]
 mod listings;
+#[path = "bucket/purges.rs"]
+mod purges;
 #[path = "bucket/reads.rs"]
 mod reads;
+#[path = "bucket/unclear.rs"]
+mod unclear;
 #[path = "bucket/world.rs"]
 mod world;
 #[path = "bucket/writes.rs"]

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize, Serializer};
 pub(crate) use lease::{decode_lease, encode_lease};
 pub(crate) use settings::{decode_settings, encode_settings};
 pub(crate) use task::{
-    bare_meta, decode_record, decode_task, encode_record, encode_task, member, split_payload,
-    with_id,
+    bare_meta, decode_record, decode_task, encode_record, encode_task, is_forgotten, member,
+    respaced, split_payload, with_id,
 };
 
 /// A point in time: RFC 3339, UTC, microseconds. Reads offsets, and takes a time without any (the

@@ -68,6 +68,8 @@ struct Reserved {
     reason: Option<String>,
     #[serde(default, skip_serializing_if = "is_false")]
     cancelled: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    forgotten: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     moved_to: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,6 +117,7 @@ impl Reserved {
             outcome: None,
             reason: None,
             cancelled: false,
+            forgotten: false,
             moved_to: None,
             finished_at: None,
             worker_id: None,
@@ -309,6 +312,7 @@ pub(crate) fn encode_record(record: &Record) -> Vec<u8> {
     }));
     reserved.reason.clone_from(&record.reason);
     reserved.cancelled = record.cancelled;
+    reserved.forgotten = record.forgotten;
     reserved.moved_to.clone_from(&record.moved_to);
     reserved.finished_at = time(record.finished_at);
     reserved.worker_id.clone_from(&record.worker_id);
@@ -334,6 +338,20 @@ fn attempt_doc(summary: &AttemptSummary) -> AttemptDoc {
     }
 }
 
+/// Whether these are the bytes of a record that a purge is about to remove.
+pub(crate) fn is_forgotten(record: &[u8]) -> bool {
+    let reserved = utf8(record).and_then(split).ok().and_then(|(_, reserved)| reserved);
+    reserved.is_some_and(|reserved| reserved.forgotten)
+}
+
+/// The same file with one newline more or less at its end, so that its ETag tells it from what it was.
+pub(crate) fn respaced(file: &[u8]) -> Vec<u8> {
+    match file.strip_suffix(b"\n\n") {
+        Some(text) => [text, b"\n"].concat(),
+        None => [file, b"\n"].concat(),
+    }
+}
+
 /// Reads a terminal record, found under the name of `key` among those of `outcome`. A file without
 /// `_dfq` is one that another program moved there: it is the payload.
 pub(crate) fn decode_record(bytes: &[u8], outcome: Outcome, key: &TaskKey) -> Result<Record> {
@@ -347,6 +365,7 @@ pub(crate) fn decode_record(bytes: &[u8], outcome: Outcome, key: &TaskKey) -> Re
         finished_at: None,
         reason: None,
         cancelled: false,
+        forgotten: false,
         moved_to: None,
         damaged: None,
         attempts: Vec::new(),
@@ -363,6 +382,7 @@ pub(crate) fn decode_record(bytes: &[u8], outcome: Outcome, key: &TaskKey) -> Re
     record.finished_at = timestamp(reserved.finished_at);
     record.reason = reserved.reason;
     record.cancelled = reserved.cancelled;
+    record.forgotten = reserved.forgotten;
     record.moved_to = reserved.moved_to;
     let summary = |doc: AttemptDoc| AttemptSummary {
         attempt: doc.attempt,

@@ -166,6 +166,7 @@ fn records_survive_their_file() {
         finished_at: Some(lease().created_at),
         reason: Some("no".into()),
         cancelled: true,
+        forgotten: false,
         moved_to: Some("s3://b/q".into()),
         damaged: None,
         attempts: vec![attempt],

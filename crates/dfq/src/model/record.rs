@@ -50,6 +50,8 @@ pub struct Record {
     pub reason: Option<String>,
     /// An operator ended it.
     pub cancelled: bool,
+    /// A purge is about to remove it: nothing else may be removed for its sake.
+    pub forgotten: bool,
     /// It lives on in the queue at this address.
     pub moved_to: Option<String>,
     /// The bytes of a task file that could not be read, kept as they were.

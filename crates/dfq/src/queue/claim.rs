@@ -101,7 +101,7 @@ impl<T: Tree> Core<T> {
         let draft = self.draft_for(wanted(1)).await?;
         let mut history = match &candidate.leases[..] {
             [] => {
-                if self.tree.create_lease(&slot, 1, &draft.file).await? == Created::New {
+                if self.create_lease(key, &slot, &draft).await? == Created::New {
                     return self.check_claim(key, slot, &draft, &[]).await;
                 }
                 // Asked before the lease is read: whoever gives a task back writes so, and only then
@@ -147,7 +147,7 @@ impl<T: Tree> Core<T> {
                 }
                 let attempt = top.saturating_add(1);
                 let draft = self.draft_for(wanted(attempt)).await?;
-                if self.tree.create_lease(&slot, attempt, &draft.file).await? == Created::Exists {
+                if self.create_lease(key, &slot, &draft).await? == Created::Exists {
                     let held = self.holds(key, &draft.lease);
                     let stored = self.tree.read_lease(&slot, attempt).await?;
                     let there = stored.map(|stored| Seen::new(attempt, &stored));
@@ -158,6 +158,25 @@ impl<T: Tree> Core<T> {
                 self.check_claim(key, slot, &draft, &history).await
             }
         }
+    }
+
+    /// Creates a lease. If it is not known whether that was done, it is taken back: nobody knows of it.
+    async fn create_lease(
+        &self,
+        key: &TaskKey,
+        slot: &T::Slot,
+        draft: &Draft<T>,
+    ) -> Result<Created> {
+        let attempt = draft.lease.attempt;
+        let created = self.tree.create_lease(slot, attempt, &draft.file).await;
+        if created.is_err()
+            && !self.holds(key, &draft.lease)
+            && let Ok(Some(stored)) = self.tree.read_lease(slot, attempt).await
+            && is_same(&draft.lease, Some(&Seen::new(attempt, &stored)))
+        {
+            let _ = self.withdraw(slot, &draft.lease).await;
+        }
+        created
     }
 
     /// The leases of a task whose first exists already. Where looks cost, the first alone: somebody
@@ -294,6 +313,10 @@ impl<T: Tree> Core<T> {
     ) -> Result<Accepted> {
         let Some(task) = look.task.filter(|_| !look.finished) else {
             if self.remote() && look.finished {
+                if !self.secure_records(key).await? {
+                    self.withdraw(slot, &draft.lease).await?;
+                    return Ok(Accepted::No(Claim::Gone)); // forgotten meanwhile: whatever is there is new
+                }
                 // All that there may be left is what we have just created.
                 let own = (slot, vec![draft.lease.attempt]);
                 self.tree.discard(vec![own]).await.into_iter().collect::<Result<()>>()?;

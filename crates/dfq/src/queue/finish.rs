@@ -266,6 +266,7 @@ impl<T: Tree> Core<T> {
             finished_at: Some(self.now().await?),
             reason: None,
             cancelled: false,
+            forgotten: false,
             moved_to: None,
             damaged: None,
             attempts,
@@ -366,9 +367,24 @@ impl<T: Tree> Core<T> {
         lease: &Lease,
     ) -> Result<()> {
         self.check_owned(holding, receipt)?;
-        self.check_own_file(held, receipt).await?;
+        match self.check_own_file(held, receipt).await {
+            // An earlier call wrote it, and only its answer was lost.
+            Err(error) if is_lost(&error) && self.says(held, lease).await? => return Ok(()),
+            checked => checked?,
+        }
         self.check_unchallenged(held, receipt).await?;
         self.while_owned(holding, self.write_own(held, receipt, lease)).await
+    }
+
+    /// Whether our own file says already that the task was given back in this way, and why.
+    async fn says(&self, held: &Held<T>, lease: &Lease) -> Result<bool> {
+        let stored = self.tree.read_lease(&held.slot, lease.attempt).await?;
+        let there = stored.and_then(|stored| format::decode_lease(&stored.bytes, lease.attempt));
+        Ok(there.is_some_and(|there| {
+            there.state.is_some()
+                && (there.lease_id, there.state, there.error)
+                    == (lease.lease_id.clone(), lease.state, lease.error.clone())
+        }))
     }
 
     /// The error of an operation on a task that has finished.

@@ -72,14 +72,16 @@ fn fingerprint(what: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// A task's last lease as a listing showed it: which attempt, and which version of it.
+/// A task's leases as a listing showed them: which attempts, and which versions of them. The last may be
+/// withdrawn, so that one before it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Listed(u64);
 
 impl Listed {
-    pub(super) fn new(key: &TaskKey, lease: &MetLease) -> Self {
-        let MetLease { attempt, modified, version } = lease;
-        Self(fingerprint(&(key, attempt, modified.as_nanosecond(), version)))
+    pub(super) fn new(key: &TaskKey, leases: &[MetLease]) -> Self {
+        let each =
+            |lease: &MetLease| (lease.attempt, lease.modified.as_nanosecond(), lease.version);
+        Self(fingerprint(&(key, leases.iter().map(each).collect::<Vec<_>>())))
     }
 }
 

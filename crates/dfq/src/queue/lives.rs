@@ -1,15 +1,23 @@
 //! The lives of an id: which there were, how they ended, and what is left of them.
 //!
 //! Invariant: records of an id have no gaps from its first life on, so the last is found without a list of
-//! all; and nothing of a task is removed before the record of its life is durable.
+//! all; and nothing of a task is removed before the record of its life is durable, and in a bucket young.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
 
 use super::OUTCOMES;
+use super::claim::signed;
 use super::core::Core;
 use crate::error::Result;
 use crate::format;
 use crate::layout;
 use crate::model::{Generation, Layout, Outcome, Record, TaskId, TaskKey};
 use crate::store::{Stored, Tree};
+
+/// No purge forgets a record that was written so recently, by far: it keeps all for an hour at least.
+const YOUNG_RECORD: Duration = Duration::from_secs(20 * 60);
 
 impl<T: Tree> Core<T> {
     /// The name that a program which does not encode names as we do gave this id, if it would differ
@@ -72,7 +80,10 @@ impl<T: Tree> Core<T> {
     pub(super) async fn mend_lives(&self, key: &TaskKey) -> Result<()> {
         for generation in (1..key.generation()).rev() {
             let earlier = TaskKey::new(key.id().clone(), generation);
-            if self.outcome(&earlier).await?.is_some() {
+            // One that is pending again has begun anew after the purge, and gets a record of its own.
+            if self.outcome(&earlier).await?.is_some()
+                || self.pending_task(&earlier).await?.is_some()
+            {
                 return Ok(());
             }
             self.commit_one(&earlier, &mark_of(&earlier)).await?;
@@ -95,29 +106,48 @@ impl<T: Tree> Core<T> {
         // that may go.
         let leases = if self.remote() { self.tree.leases(slot).await? } else { Vec::new() };
         let look = self.tree.look(slot, None, &self.record_paths(key)).await?;
-        if look.finished {
-            self.secure_records(key).await?;
+        let nothing_left = self.remote() && leases.is_empty() && look.task.is_none();
+        if nothing_left || (look.finished && !self.secure_records(key).await?) {
+            return Ok(());
         }
-        let nothing_left = self.remote() && leases.is_empty() && !look.finished;
-        if look.finished || (look.task.is_none() && !nothing_left) {
+        if look.finished || look.task.is_none() {
             self.tree.clean(slot, look.finished, &leases).await?;
         }
         Ok(())
     }
 
-    /// Makes sure that the records of a task are durable, whoever wrote them: its file is about to go.
-    pub(super) async fn secure_records(&self, key: &TaskKey) -> Result<()> {
+    /// Makes sure that the records of a task stay, whoever wrote them, for its file is about to go; `false`
+    /// if they are there no more.
+    ///
+    /// On disk they must be durable. In a bucket a removal that comes late, or twice, must not meet a new
+    /// task of that name, so no purge may forget this one meanwhile: an old record is written anew, and
+    /// counts from its end all the same. One that a purge is about to remove is there no more.
+    pub(super) async fn secure_records(&self, key: &TaskKey) -> Result<bool> {
         if self.remote() {
-            return Ok(()); // what has an answer is durable
+            let since = self.now().await?.saturating_sub(signed(YOUNG_RECORD));
+            let since = since.unwrap_or(Timestamp::MIN);
+            let renewed = |stored: &Stored| {
+                let old = stored.modified < since && !format::is_forgotten(&stored.bytes);
+                old.then(|| format::respaced(&stored.bytes))
+            };
+            let [completed, failed] = self.record_paths(key);
+            let records = futures::join!(
+                self.tree.update(&completed, &renewed),
+                self.tree.update(&failed, &renewed)
+            );
+            let mut records = records.0?.into_iter().chain(records.1?);
+            return Ok(records.any(|record| !format::is_forgotten(&record.bytes)));
         }
+        let mut there = false;
         for path in self.record_paths(key) {
             if let Some(stored) = self.tree.read(&path).await? {
+                there = true;
                 // It is there, so this creates nothing; it waits until what is there is durable.
                 let answers = self.tree.commit(&[(path, stored.bytes)], self.durable()).await;
                 answers.into_iter().collect::<Result<Vec<_>>>()?;
             }
         }
-        Ok(())
+        Ok(there)
     }
 }
 
@@ -132,6 +162,7 @@ pub(super) fn mark_of(key: &TaskKey) -> Record {
         finished_at: None,
         reason: Some("purged; a later life of this id began meanwhile".to_owned()),
         cancelled: false,
+        forgotten: false,
         moved_to: None,
         damaged: None,
         attempts: Vec::new(),

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
 use crate::model::{Lease, LeaseState, Outcome, Record, TaskId, TaskKey};
-use crate::store::{Created, Entry, EntryKind, NO_FOLDER, Tree};
+use crate::store::{Created, Entry, EntryKind, NO_FOLDER, Stored, Tree};
 
 /// A record younger than this may still be needed by a worker that stalled, whatever its lease.
 const MIN_PURGE_AGE: Duration = Duration::from_secs(3600);
@@ -36,6 +36,25 @@ struct Mark<'a> {
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+}
+
+/// How old a record must be to be purged.
+#[derive(Clone, Copy)]
+struct Age {
+    /// The task ended before this.
+    ended: Timestamp,
+    /// And the record was not written since, for the first time or anew.
+    written: Timestamp,
+}
+
+impl Age {
+    fn is_reached(self, stored: &Stored, outcome: Outcome, key: &TaskKey) -> bool {
+        let record = format::decode_record(&stored.bytes, outcome, key).ok();
+        // What a purge that was cut short has left is none the younger for it.
+        let forgotten = record.as_ref().is_some_and(|record| record.forgotten);
+        let ended = record.and_then(|record| record.finished_at).unwrap_or(stored.modified);
+        stored.modified <= self.written && (forgotten || ended.min(stored.modified) <= self.ended)
+    }
 }
 
 impl<T: Tree> Core<T> {
@@ -94,6 +113,7 @@ impl<T: Tree> Core<T> {
             finished_at: Some(self.now().await?),
             reason: Some(reason.to_owned()),
             cancelled: true,
+            forgotten: false,
             moved_to: None,
             damaged,
             attempts: judge::summaries(&history),
@@ -102,7 +122,9 @@ impl<T: Tree> Core<T> {
             self.commit_one(key, &record).await?;
         }
         let there = self.record(key).await?;
-        self.secure_records(key).await?;
+        if !self.secure_records(key).await? {
+            return Ok(None); // a purge has forgotten it
+        }
         self.tree.clean(&slot, true, &[]).await?;
         Ok(Some(match there {
             Some(there) if there.lease_id != record.lease_id => {
@@ -252,14 +274,15 @@ impl<T: Tree> Core<T> {
             )));
         }
         let now = self.now().await?;
-        let before = now.saturating_sub(signed(purge.older_than)).unwrap_or(Timestamp::MIN);
+        let ago = |age| now.saturating_sub(signed(age)).unwrap_or(Timestamp::MIN);
+        let age = Age { ended: ago(purge.older_than), written: ago(least) };
         let mut purged = Purged::default();
         let scheduled = self.scheduled_lives().await?;
         let mut from = Some(Spot::START);
         while let Some(mark) = from {
             let (keys, next) = self.stretch(layout::outcome_dir(purge.outcome), mark).await?;
             let purging =
-                keys.iter().map(|key| self.purge_id(key, purge, before, &scheduled)).collect();
+                keys.iter().map(|key| self.purge_id(key, purge, age, &scheduled)).collect();
             for records in self.each(purging).await {
                 purged.records += records?;
             }
@@ -281,12 +304,12 @@ impl<T: Tree> Core<T> {
         &self,
         key: &TaskKey,
         purge: Purge,
-        before: Timestamp,
+        age: Age,
         scheduled: &HashSet<TaskKey>,
     ) -> Result<u64> {
         let path = self.record_path(purge.outcome, key);
         let Some(stored) = self.tree.read(&path).await? else { return Ok(0) };
-        if stored.modified > before || self.lives_again(key, scheduled).await? {
+        if !age.is_reached(&stored, purge.outcome, key) || self.lives_again(key, scheduled).await? {
             return Ok(0);
         }
         if self.outcome(key).await? != Some(purge.outcome) {
@@ -298,13 +321,17 @@ impl<T: Tree> Core<T> {
                 true => key.clone(),
                 false => TaskKey::new(key.id().clone(), generation),
             };
-            let records = self.purge_life(&life, purge.dry_run).await?;
+            let records = self.purge_life(&life, age, purge.dry_run).await?;
             if records == 0 {
                 break;
             }
             removed += records;
             // A push of the next life may have begun before the record went, and relies on it.
-            if !purge.dry_run && life == *key && self.lives_again(key, scheduled).await? {
+            if !purge.dry_run
+                && life == *key
+                && self.lives_again(key, scheduled).await?
+                && self.pending_task(key).await?.is_none()
+            {
                 self.tree.create(&path, &stored.bytes).await?;
                 return Ok(0);
             }
@@ -316,7 +343,10 @@ impl<T: Tree> Core<T> {
             if self.lives(&life, scheduled).await? {
                 for generation in 1..life.generation() {
                     let earlier = TaskKey::new(key.id().clone(), generation);
-                    self.commit_one(&earlier, &mark_of(&earlier)).await?;
+                    // One that is pending again has begun anew since.
+                    if self.pending_task(&earlier).await?.is_none() {
+                        self.commit_one(&earlier, &mark_of(&earlier)).await?;
+                    }
                 }
                 break;
             }
@@ -324,7 +354,7 @@ impl<T: Tree> Core<T> {
         Ok(removed)
     }
 
-    async fn purge_life(&self, life: &TaskKey, dry_run: bool) -> Result<u64> {
+    async fn purge_life(&self, life: &TaskKey, age: Age, dry_run: bool) -> Result<u64> {
         if !dry_run {
             // Its remains, if a crash left any, would be a task again without the record.
             self.clean_finished(life).await?;
@@ -333,12 +363,24 @@ impl<T: Tree> Core<T> {
         // Failed first: a completed record beats it, so the task never seems to have failed.
         for outcome in OUTCOMES.into_iter().rev() {
             let path = self.record_path(outcome, life);
-            if self.tree.read(&path).await?.is_some() {
-                removed += 1;
-                if !dry_run {
-                    self.tree.remove(&path).await?;
-                }
+            let Some(mut stored) = self.tree.read(&path).await? else { continue };
+            if self.remote() && !dry_run {
+                // From here on nobody removes anything for this record's sake; see `secure_records`.
+                let reason = Some("it is being purged".to_owned());
+                let mark = Record { outcome, reason, forgotten: true, ..mark_of(life) };
+                let mark = format::encode_record(&mark);
+                let old = |stored: &Stored| stored.modified <= age.written;
+                let forget = |stored: &Stored| old(stored).then(|| mark.clone());
+                let Some(seen) = self.tree.update(&path, &forget).await? else { continue };
+                stored = seen;
             }
+            if self.remote() && stored.modified > age.written {
+                return Ok(0); // somebody is removing remains of it, and relies on it: next time
+            }
+            if !dry_run {
+                self.tree.remove(&path).await?;
+            }
+            removed += 1;
         }
         Ok(removed)
     }

@@ -49,6 +49,14 @@ impl Draft {
         }
     }
 
+    /// Whether this is the record of this very push: it was done quickly, or had been here before.
+    fn has_become(&self, record: &Record) -> bool {
+        match &self.task.arrival {
+            None => record.meta.push_id == self.push_id,
+            Some(arrival) => arrival.has_been(record),
+        }
+    }
+
     fn first_life(&self) -> Before {
         Before::Publish(TaskKey::new(self.id.clone(), 1), 0, 0)
     }
@@ -324,18 +332,17 @@ impl<T: Tree> Core<T> {
             }));
         }
         if let Some(record) = self.record(key).await? {
-            let over = match &draft.task.arrival {
-                None => record.meta.push_id == draft.push_id,
-                Some(arrival) => arrival.has_been(&record),
-            };
-            if over {
+            if draft.has_become(&record) {
                 return Ok(Some(Pushed::Created(key.clone()))); // done already, and quickly
             }
             if blind && created == Created::New {
-                self.take_back(key).await?;
+                match self.take_back(key).await {
+                    Ok(false) => return Ok(Some(Pushed::Created(key.clone()))),
+                    answer => if_allowed(answer.map(drop))?,
+                }
                 return Ok(None); // there may be later lives
             }
-            self.clean_finished(key).await?;
+            if_allowed(self.clean_finished(key).await)?;
             if draft.task.again || blind || draft.arrives() {
                 return Ok(None);
             }
@@ -346,8 +353,11 @@ impl<T: Tree> Core<T> {
             return Ok(Some(Pushed::Created(key.clone())));
         }
         let Some(bytes) = self.pending_task(key).await? else {
+            if self.record(key).await?.is_some_and(|record| draft.has_become(&record)) {
+                return Ok(Some(Pushed::Created(key.clone()))); // done since we looked
+            }
             // A folder without its task: a finished one that nobody has cleaned up yet.
-            self.clean_finished(key).await?;
+            if_allowed(self.clean_finished(key).await)?;
             return Ok(None);
         };
         if format::decode_task(&bytes, key).is_err() && self.differs_in_case(&bytes, key) {
@@ -384,17 +394,15 @@ impl<T: Tree> Core<T> {
         })
     }
 
-    /// Removes a file that was published under a name that is used up. Who has put a lease beside it
-    /// meanwhile finds the record as we have, and removes that.
-    async fn take_back(&self, key: &TaskKey) -> Result<()> {
-        if let Some(slot) = self.tree.open(&self.task_dir(key)).await? {
-            self.tree
-                .discard(vec![(&slot, Vec::new())])
-                .await
-                .into_iter()
-                .collect::<Result<()>>()?;
+    /// Removes a file that was published under a name that is used up; `false` if a purge frees the name
+    /// at this moment, so that it can stay. Who has put a lease beside it finds the record as we have, and
+    /// removes that.
+    async fn take_back(&self, key: &TaskKey) -> Result<bool> {
+        if !self.secure_records(key).await? {
+            return Ok(false);
         }
-        Ok(())
+        self.tree.remove(&format!("{}/{}", self.task_dir(key), layout::TASK)).await?;
+        Ok(true)
     }
 
     pub(super) async fn retry(&self, ids: Vec<TaskId>) -> Answers<Pushed> {
@@ -423,6 +431,17 @@ impl<T: Tree> Core<T> {
         let unanswered = || Err(Error::new(ErrorKind::Unavailable, "the push was not carried out"));
         self.push(vec![task]).await.pop().unwrap_or_else(unanswered)
     }
+}
+
+/// Who only pushes need not be allowed to remove anything: a worker will.
+fn if_allowed(cleaned: Result<()>) -> Result<()> {
+    cleaned.or_else(|error| match error.kind() {
+        ErrorKind::Denied => {
+            tracing::debug!(%error, "left to the workers");
+            Ok(())
+        }
+        _ => Err(error),
+    })
 }
 
 /// Attempts made in this life and all before it, or at least as many: a cancel may not have seen one

@@ -206,8 +206,8 @@ impl<T: Tree> Core<T> {
         let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
         let Some(task) = look.task.filter(|_| !look.finished) else {
             // Its life has ended meanwhile, or somebody is removing it.
-            if look.finished {
-                self.secure_records(key).await?;
+            if look.finished && !self.secure_records(key).await? {
+                return Ok(false); // forgotten since: it is looked at again
             }
             self.tree.clean(&slot, look.finished, &[]).await?;
             return self.has_gone(&from).await;

@@ -386,7 +386,7 @@ impl<T: Tree> Core<T> {
             }
             let (mut listed, mut is_young) = (None, false);
             if let Some(top) = leases.iter().max_by_key(|lease| lease.attempt) {
-                let as_listed = Listed::new(&key, top);
+                let as_listed = Listed::new(&key, &leases);
                 if known.resting_as_listed(&as_listed, mono).is_some() {
                     continue;
                 }

@@ -184,6 +184,7 @@ impl Core {
             finished_at: Some(now),
             reason,
             cancelled: false,
+            forgotten: false,
             moved_to: None,
             damaged: None,
             attempts: vec![attempt],

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::layout;
 use crate::model::Generation;
 use crate::store::{
-    Created, Entry, EntryKind, Look, Page, Probe, Properties, Scan, Scanned, Stored, Tree,
+    Change, Created, Entry, EntryKind, Look, Page, Probe, Properties, Scan, Scanned, Stored, Tree,
 };
 
 /// Keys and values, shared by all clones.
@@ -109,6 +109,16 @@ impl Tree for Memory {
         let stored = self.stored(bytes);
         lock(&self.objects).insert(path.to_owned(), stored);
         Ok(())
+    }
+
+    async fn update(&self, path: &str, change: &Change<'_>) -> Result<Option<Stored>> {
+        let mut objects = lock(&self.objects);
+        let Some(there) = objects.get_mut(path) else { return Ok(None) };
+        let seen = there.clone();
+        if let Some(bytes) = change(&seen) {
+            *there = self.stored(&bytes);
+        }
+        Ok(Some(seen))
     }
 
     async fn remove(&self, path: &str) -> Result<()> {

@@ -49,6 +49,9 @@ impl Stored {
     }
 }
 
+/// What becomes of a file's content, if anything; see [`Tree::update`].
+pub type Change<'a> = dyn Fn(&Stored) -> Option<Vec<u8>> + Send + Sync + 'a;
+
 /// What a name in a listing stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
@@ -172,6 +175,14 @@ pub trait Tree: Send + Sync + 'static {
     async fn scan(&self, dir: &str, _after: Option<&str>, _limit: usize) -> Result<Scan> {
         let provider = self.properties().provider;
         let message = format!("{provider} cannot list '{dir}' in one go");
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+    /// Writes a file that is still as it was read; read again if it is not. `change` says what becomes of
+    /// it, or that it is left alone; what it must be is not what it was. Answers what was read last. Only
+    /// where [`Properties::remote`] says so.
+    async fn update(&self, path: &str, _change: &Change<'_>) -> Result<Option<Stored>> {
+        let provider = self.properties().provider;
+        let message = format!("{provider} cannot update '{path}'");
         Err(Error::new(ErrorKind::Unsupported, message))
     }
     /// The highest generation for which a terminal record exists; `paths` names the two places where

@@ -12,16 +12,21 @@ use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
-use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
+use object_store::{
+    GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, UpdateVersion,
+};
 
 use super::http::Refused;
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Created, Scan, Scanned, Stored};
+use crate::store::{Change, Created, Scan, Scanned, Stored};
 
 /// How often a request is tried, and how long to wait before the second time; then doubling.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often an object that others write too is read again before it is written.
+const UPDATES: u32 = 8;
 
 /// What a bucket's client can do.
 pub(super) trait Objects: ObjectStore + PaginatedListStore {}
@@ -103,17 +108,57 @@ impl Client {
     }
 
     pub(super) async fn read(&self, path: &str) -> Result<Option<Stored>> {
+        let read = self.read_version(path).await?;
+        Ok(read.map(|(meta, bytes)| Stored { bytes: bytes.to_vec(), modified: modified(&meta) }))
+    }
+
+    async fn read_version(&self, path: &str) -> Result<Option<(ObjectMeta, Bytes)>> {
         let key = self.key(path)?;
         let get = || async {
             let got = match self.store.get_opts(&key, GetOptions::default()).await {
                 Err(object_store::Error::NotFound { .. }) => return Ok(None),
                 got => got?,
             };
-            let modified = modified(&got.meta);
-            let bytes = got.bytes().await?.to_vec();
-            Ok(Some(Stored { bytes, modified }))
+            Ok(Some((got.meta.clone(), got.bytes().await?)))
         };
         self.retry("read", path, get).await
+    }
+
+    /// Writes an object that is still as it was read, by its ETag; see [`crate::store::Tree::update`].
+    pub(super) async fn update(&self, path: &str, change: &Change<'_>) -> Result<Option<Stored>> {
+        let key = self.key(path)?;
+        for _ in 0..UPDATES {
+            let Some((meta, bytes)) = self.read_version(path).await? else { return Ok(None) };
+            let seen = Stored { bytes: bytes.to_vec(), modified: modified(&meta) };
+            let Some(bytes) = change(&seen) else { return Ok(Some(seen)) };
+            let payload = PutPayload::from(bytes);
+            let version = UpdateVersion { e_tag: meta.e_tag, version: meta.version };
+            let put = || async {
+                let mode = PutMode::Update(version.clone());
+                match self.store.put_opts(&key, payload.clone(), mode.into()).await {
+                    Ok(_) => Ok(true),
+                    // Changed or gone meanwhile, perhaps by this very request, whose answer was lost.
+                    Err(
+                        object_store::Error::Precondition { .. }
+                        | object_store::Error::AlreadyExists { .. }
+                        | object_store::Error::NotFound { .. },
+                    ) => Ok(false),
+                    Err(error) => Err(error),
+                }
+            };
+            match self.retry("write", path, put).await {
+                Ok(true) => return Ok(Some(seen)),
+                Ok(false) => {}
+                // A store that knows no such condition. Better without it than not at all.
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    let put = || self.store.put(&key, payload.clone());
+                    return self.retry("write", path, put).await.map(|_| Some(seen));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let message = format!("'{path}' in {} does not stay as it is", self.address);
+        Err(Error::new(ErrorKind::Unavailable, message))
     }
 
     /// When it was last written, if it is there.
@@ -129,11 +174,24 @@ impl Client {
         self.retry("look for", path, head).await
     }
 
-    /// Removes objects, many at a time; answers which of them are gone.
+    /// Removes objects, many at a time.
     pub(super) async fn remove(&self, paths: &[String]) -> Result<()> {
+        self.remove_until(Duration::MAX, paths).await
+    }
+
+    /// The same, but nothing is sent, and nothing sent again, after this monotonic time.
+    pub(super) async fn remove_until(&self, deadline: Duration, paths: &[String]) -> Result<()> {
+        let in_time = || match self.env.monotonic() < deadline {
+            true => Ok(()),
+            false => {
+                let source = "too late to remove it; this process has slept".into();
+                Err(object_store::Error::Generic { store: "bucket", source })
+            }
+        };
         let keys: Vec<Path> = paths.iter().map(|path| self.key(path)).collect::<Result<_>>()?;
         let first = paths.first().map_or("", String::as_str);
         let delete = || async {
+            in_time()?;
             let all = futures::stream::iter(keys.clone()).map(Ok).boxed();
             let gone = self.store.delete_stream(all).filter_map(|answer| async {
                 match answer {
@@ -147,6 +205,7 @@ impl Client {
             [] => Ok(()),
             [key] => {
                 let one = || async {
+                    in_time()?;
                     match self.store.delete(key).await {
                         Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
                         Err(error) => Err(error),

@@ -16,8 +16,9 @@ use crate::error::Result;
 const FULL: usize = 1000;
 const OLD: Duration = Duration::from_millis(500);
 
-/// What is older than this is removed no more, for this process has slept: far below the least age at
-/// which a purge forgets a task, after which its name may stand for a new one.
+/// What is older than this is removed no more, for this process has slept. Its record is younger than
+/// what a purge forgets (see `secure_records`) by far more than this; after a purge its name may stand for
+/// a new task.
 const TOO_OLD: Duration = Duration::from_secs(600);
 
 /// What is left of a task.
@@ -113,11 +114,13 @@ impl Rubbish {
     }
 
     async fn remove(&self, some: &[Remains]) -> Result<()> {
+        let oldest = some.iter().map(|it| it.since).min().unwrap_or_default();
+        let deadline = oldest.saturating_add(TOO_OLD);
         let tasks: Vec<String> = some.iter().map(|it| it.task.clone()).collect();
-        self.client.remove(&tasks).await?;
+        self.client.remove_until(deadline, &tasks).await?;
         let leases: Vec<String> = some.iter().flat_map(|it| it.leases.clone()).collect();
         for some in leases.chunks(FULL) {
-            self.client.remove(some).await?;
+            self.client.remove_until(deadline, some).await?;
         }
         Ok(())
     }

@@ -12,7 +12,9 @@ use super::Bucket;
 use crate::error::Result;
 use crate::layout;
 use crate::model::Generation;
-use crate::store::{Created, Entry, EntryKind, Look, Page, Probe, Properties, Scan, Stored, Tree};
+use crate::store::{
+    Change, Created, Entry, EntryKind, Look, Page, Probe, Properties, Scan, Stored, Tree,
+};
 
 /// Requests under way at a time, for one batch.
 const AT_ONCE: usize = 64;
@@ -60,6 +62,10 @@ impl Tree for Bucket {
 
     async fn replace(&self, path: &str, bytes: &[u8]) -> Result<()> {
         self.client.replace(path, bytes).await
+    }
+
+    async fn update(&self, path: &str, change: &Change<'_>) -> Result<Option<Stored>> {
+        self.client.update(path, change).await
     }
 
     async fn remove(&self, path: &str) -> Result<()> {
