@@ -7,11 +7,13 @@ mod sqs_support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use dfq::clock::{ManualClock, SeededChance};
 use dfq::meter::RequestKind;
-use dfq::worker::{Job, Until, Worker};
-use dfq::{Delivery, ErrorKind, Nack, NewTask, PollRequest, Queue, Settings, TaskId};
+use dfq::worker::{Job, Report, Until, Verdict, Worker};
+use dfq::{Delivery, Env, ErrorKind, Nack, NewTask, PollRequest, Queue, Settings, TaskId};
 use sqs_support::Place;
 use sqs_support::proxy::{self, Act};
 
@@ -177,4 +179,55 @@ async fn a_handler_that_blocks_keeps_its_task() {
     assert_eq!((report.completed, report.lost), (1, 0));
     let thief = thieves.lock().unwrap().take().unwrap();
     assert_eq!(thief.join().unwrap(), 0, "nobody else was given it");
+}
+
+/// A queue whose first receive waits until it is told to go on: who tells, and who hears that it waits.
+async fn waiting(endpoint: &str) -> (Arc<dyn Queue>, Place, Receiver<()>, Sender<()>) {
+    let ((asked, is_asked), (go_on, told)) = (channel(), channel());
+    let told = std::sync::Mutex::new(Some(told));
+    let judge = move |operation: &str, _: &str| {
+        let first = (operation == "ReceiveMessage").then(|| told.lock().unwrap().take()).flatten();
+        if let Some(told) = first {
+            asked.send(()).unwrap();
+            told.recv().unwrap();
+        }
+        Act::Pass
+    };
+    let place = Place::new(&proxy::between(endpoint, judge), "");
+    (place.queue(&settings()).await, place, is_asked, go_on)
+}
+
+/// What a poll brings after the stop had no handler, so it cannot have been tried once too often.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_does_not_bury_what_never_ran() {
+    let Some(endpoint) = sqs_support::ministack() else { return };
+    let (queue, place, is_asked, go_on) = waiting(endpoint).await;
+    queue.push(vec![task("1", "once").max_attempts(1)]).await.remove(0).unwrap();
+    let worker = Worker::new(queue.clone(), |_: Job| async { panic!("it was stopped") as Verdict });
+    let stopper = worker.stopper();
+    let running = tokio::spawn(worker.run());
+    tokio::task::spawn_blocking(move || is_asked.recv().unwrap()).await.unwrap();
+    stopper.stop();
+    go_on.send(()).unwrap();
+    let report = running.await.unwrap().unwrap();
+    assert_eq!(report, Report { released: 1, ..Report::default() });
+    assert!(poll(&*place.dead_letters().await, 1).await.is_empty());
+    assert_eq!(poll(&*queue, 1).await.len(), 1, "at once");
+}
+
+/// The same for one whose lease may have run out before its worker came to start it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_worker_does_not_bury_what_never_ran() {
+    let Some(endpoint) = sqs_support::ministack() else { return };
+    let (queue, _, is_asked, go_on) = waiting(endpoint).await;
+    queue.push(vec![task("1", "once").max_attempts(1)]).await.remove(0).unwrap();
+    let clock = ManualClock::default();
+    let env = Env::new(Arc::new(clock.clone()), Arc::new(SeededChance::new(1)));
+    let worker = Worker::new(queue, |_: Job| async { Verdict::Ack }).until(Until::Drained);
+    let running = tokio::spawn(worker.env(env).run());
+    tokio::task::spawn_blocking(move || is_asked.recv().unwrap()).await.unwrap();
+    clock.advance(settings().lease);
+    go_on.send(()).unwrap();
+    let report = running.await.unwrap().unwrap();
+    assert_eq!(report, Report { released: 1, completed: 1, ..Report::default() });
 }

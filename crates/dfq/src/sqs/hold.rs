@@ -337,12 +337,17 @@ impl Core {
     }
 
     /// Makes messages visible again. Whether it was tried often enough is not asked: nobody tried it.
+    /// But SQS counts receives, and asks nobody.
     pub(super) async fn put_back(&self, receipts: Vec<Receipt>) -> Answers<()> {
         let (mut ours, mut answers) = self.take(&receipts, |_| None).await;
         let hidden = self.hide(&self.client, &ours, &vec![0; ours.len()]).await;
         for (taken, answer) in ours.iter_mut().zip(hidden) {
             if answer.is_ok() {
                 self.end(taken, Ended::GivenBack);
+                if self.dead.redriven_after(taken.receipt.attempt) {
+                    let key = taken.receipt.key();
+                    tracing::warn!(%key, "given back unrun, but its redrive policy makes it a dead letter");
+                }
             }
             self.forget_if_lost(&taken.receipt, &answer);
             answers.insert(taken.receipt.clone(), answer);

@@ -19,6 +19,8 @@ pub(super) struct Finished {
     pub(super) queue: usize,
     pub(super) receipt: Receipt,
     pub(super) verdict: Verdict,
+    /// Whether a handler had it.
+    ran: bool,
     /// How often the store has refused to hear of it.
     tries: u32,
 }
@@ -45,14 +47,15 @@ impl Running {
         self.handled.insert(id, (queue, receipt));
     }
 
-    /// The same for one that no handler will get.
-    pub(super) fn add_finished(&mut self, queue: usize, receipt: Receipt, verdict: Verdict) {
-        self.unsettled.push(Finished { queue, receipt, verdict, tries: 0 });
+    /// The same for one that no handler will get, for this reason: it is given back.
+    pub(super) fn add_unrun(&mut self, queue: usize, receipt: Receipt, reason: &str) {
+        let verdict = Verdict::Release { reason: Some(reason.to_owned()), delay: None };
+        self.unsettled.push(Finished { queue, receipt, verdict, ran: false, tries: 0 });
     }
 
     pub(super) fn finished(&mut self, id: Id, verdict: Verdict) {
         if let Some((queue, receipt)) = self.handled.remove(&id) {
-            self.add_finished(queue, receipt, verdict);
+            self.unsettled.push(Finished { queue, receipt, verdict, ran: true, tries: 0 });
         }
     }
 
@@ -63,7 +66,7 @@ impl Running {
         for (_, (queue, receipt)) in self.handled.drain() {
             let verdict =
                 Verdict::Release { reason: Some("its worker stopped".into()), delay: None };
-            self.unsettled.push(Finished { queue, receipt, verdict, tries: 0 });
+            self.unsettled.push(Finished { queue, receipt, verdict, ran: true, tries: 0 });
         }
     }
 
@@ -123,7 +126,8 @@ pub(super) async fn settle(
         let Finished { receipt, verdict, .. } = finished;
         observer(&Settled { queue, receipt, verdict, became });
     };
-    let mut kinds: [Vec<Finished>; 4] = Default::default();
+    let counts_releases = !queue.capabilities().release;
+    let mut kinds: [Vec<Finished>; 5] = Default::default();
     for finished in all {
         let kind = match &finished.verdict {
             _ if heart.is_lost(&finished.receipt) => {
@@ -133,6 +137,7 @@ pub(super) async fn settle(
             Verdict::Ack => 0,
             Verdict::Retry { .. } => 1,
             Verdict::Fail { .. } => 2,
+            Verdict::Release { .. } if counts_releases && !finished.ran => 4,
             Verdict::Release { .. } => 3,
         };
         kinds[kind].push(finished);
@@ -191,6 +196,8 @@ async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<
             }
             told
         }
+        // Nobody tried it, so it cannot have been tried once too often.
+        4 => all(queue.put_back(receipts.collect()).await, Became::Released),
         // Where nothing can be given back without counting, it is given back all the same.
         _ if !queue.capabilities().release => {
             let nacks = with_verdicts.filter_map(|(receipt, verdict)| match verdict {

@@ -209,8 +209,7 @@ impl<'a> Shift<'a> {
         let receipt = delivery.receipt.clone();
         if self.worker.env.monotonic() >= asked + delivery.valid_for {
             // The runtime was kept busy for so long that the lease may have run out meanwhile.
-            let reason = Some("its worker was too slow to start it".to_owned());
-            self.running.add_finished(queue, receipt, Verdict::Release { reason, delay: None });
+            self.running.add_unrun(queue, receipt, "its worker was too slow to start it");
             return;
         }
         self.started += 1;
@@ -324,9 +323,7 @@ impl<'a> Shift<'a> {
                 self.polls -= 1;
                 for Haul { queue, polled } in answer.unwrap_or_default() {
                     for delivery in polled.deliveries {
-                        let reason = Some("its worker stopped".to_owned());
-                        let verdict = Verdict::Release { reason, delay: None };
-                        self.running.add_finished(queue, delivery.receipt, verdict);
+                        self.running.add_unrun(queue, delivery.receipt, "its worker stopped");
                     }
                 }
             }
