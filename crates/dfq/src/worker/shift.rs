@@ -34,8 +34,8 @@ async fn news(queues: &[Arc<dyn Queue>], at_most: Duration) {
 
 /// What came of a call to the queues.
 enum Came {
-    /// A poll, begun at `asked` for so many tasks.
-    Claimed { asked: Duration, wanted: usize, answer: Result<Vec<Haul>> },
+    /// A poll, begun at `asked` for so many tasks, when so many calls had settled something.
+    Claimed { asked: Duration, settles: u64, wanted: usize, answer: Result<Vec<Haul>> },
     /// So many verdicts were told; these the queue could not take note of. Their leases are kept on.
     Settled { told: usize, refused: Vec<(Finished, Option<Kept>)> },
 }
@@ -63,6 +63,8 @@ pub(super) struct Shift<'a> {
     asked_for: usize,
     /// Tasks whose verdicts the queue is being told.
     settling: usize,
+    /// How many calls have settled something so far.
+    settles: u64,
     /// What the last poll said.
     idle: Option<Idle>,
     idle_for: Duration,
@@ -82,6 +84,7 @@ impl<'a> Shift<'a> {
             polls: 0,
             asked_for: 0,
             settling: 0,
+            settles: 0,
             idle: None,
             idle_for: worker.idle.0,
         }
@@ -159,11 +162,11 @@ impl<'a> Shift<'a> {
         }
         self.asked_for += wanted;
         self.polls += 1;
-        let worker = self.worker;
+        let (worker, settles) = (self.worker, self.settles);
         self.calls.push(Box::pin(async move {
             let asked = worker.env.monotonic();
             let answer = poll_all(worker, wanted).await;
-            Came::Claimed { asked, wanted, answer }
+            Came::Claimed { asked, settles, wanted, answer }
         }));
     }
 
@@ -172,18 +175,19 @@ impl<'a> Shift<'a> {
         match came {
             Came::Settled { told, refused } => {
                 self.settling -= told;
+                self.settles += u64::from(told > refused.len());
                 for (finished, kept) in refused {
                     if let Some(kept) = kept {
                         self.heart.resume(&finished.receipt, kept);
                     }
                     self.running.put_back(finished, self.worker.env.monotonic());
                 }
-                if self.running.is_empty() && self.worker.until != Until::Stopped {
+                if self.awaits_end() {
                     self.idle = None; // whether that was all is to be seen
                 }
                 Ok(())
             }
-            Came::Claimed { asked, wanted, answer } => {
+            Came::Claimed { asked, settles, wanted, answer } => {
                 self.asked_for -= wanted;
                 self.polls -= 1;
                 let (mut idle, before) = (Idle::default(), self.started);
@@ -198,10 +202,19 @@ impl<'a> Shift<'a> {
                 if self.started > before {
                     self.idle_for = self.worker.idle.0;
                 }
-                self.idle = Some(idle).filter(|idle| !idle.more);
+                // What was given back meanwhile may look held in an answer that is older. The next poll
+                // is younger than that, so this costs one more for each such call at the most.
+                let outdated = self.settles > settles && self.awaits_end();
+                self.idle = Some(idle).filter(|idle| !idle.more && !outdated);
                 Ok(())
             }
         }
+    }
+
+    /// Whether the next poll may be what ends a worker that stops by itself. While something runs it is
+    /// not: when that is settled, there is another.
+    fn awaits_end(&self) -> bool {
+        self.running.is_empty() && self.worker.until != Until::Stopped
     }
 
     /// Runs the handler for a task that was claimed by a poll begun at `asked`.
@@ -405,3 +418,6 @@ fn verdict_of(error: tokio::task::JoinError) -> Verdict {
     };
     Verdict::Retry { error, delay: None }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! What a worker hears of in one order and not in another, one thing after the other.
+
+use super::*;
+use crate::clock::Env;
+use crate::meter::Meter;
+use crate::model::NewTask;
+use crate::queue::{OpenOptions, TreeQueue};
+use crate::store::memory::Memory;
+
+/// A worker on a queue with one task, which its handler gives back at once.
+async fn worker(until: Until) -> Worker {
+    let store = Memory::new(Env::system());
+    let queue: Arc<dyn Queue> =
+        Arc::new(TreeQueue::open(store, OpenOptions::create()).await.unwrap());
+    queue.push(vec![NewTask::from_json("{}").unwrap()]).await.remove(0).unwrap();
+    let handler = |_: Job| async { Verdict::Release { reason: None, delay: None } };
+    Worker::new(queue, handler).until(until)
+}
+
+fn shift(worker: &Worker) -> Shift<'_> {
+    let queues = vec![(Arc::clone(&worker.queues[0]), Duration::from_secs(60))];
+    Shift::new(worker, Heart::start(queues, worker.env.clone(), 1, Meter::default()).unwrap())
+}
+
+impl Shift<'_> {
+    /// Begins a poll, and waits for its answer without taking note of it.
+    async fn polled(&mut self) -> Came {
+        self.claim();
+        self.calls.next().await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_poll_begun_before_a_task_was_given_back_does_not_say_that_nothing_is_left() {
+    for until in [Until::Idle, Until::Drained] {
+        let worker = worker(until).await;
+        let mut shift = shift(&worker);
+        let first = shift.polled().await;
+        shift.take(first).unwrap();
+        let joined = shift.jobs.join_next_with_id().await.unwrap();
+        shift.make_room(joined);
+        // Both are under way, and the poll finds the task in our own hands.
+        shift.settle_ready();
+        let mut settling = std::mem::take(&mut shift.calls);
+        let before = shift.polled().await;
+        shift.take(settling.next().await.unwrap()).unwrap();
+        shift.take(before).unwrap();
+        assert!(shift.idle.is_none() && !shift.is_done(), "{until:?}");
+        let after = shift.polled().await;
+        shift.take(after).unwrap();
+        assert_eq!(shift.started, 2, "it is there");
+    }
+}
+
+#[tokio::test]
+async fn one_poll_after_the_last_settle_is_enough() {
+    let worker = worker(Until::Idle).await;
+    let mut shift = shift(&worker);
+    let taken = worker.queues[0].poll(PollRequest::new(1)).await.unwrap();
+    assert_eq!(taken.deliveries.len(), 1);
+    let before = shift.polled().await;
+    shift.settling = 1;
+    shift.take(Came::Settled { told: 1, refused: Vec::new() }).unwrap();
+    shift.take(before).unwrap();
+    assert!(!shift.is_done());
+    let after = shift.polled().await;
+    shift.take(after).unwrap();
+    assert!(shift.is_done(), "the next answer is younger than the settle");
+}
