@@ -7,7 +7,9 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use dfq_s3_server::Fault;
 use support::Desk;
+use support::bucket::TestBucket;
 
 /// A queue whose failures are tried again at once.
 fn desk() -> Desk {
@@ -184,6 +186,33 @@ fn too_many_failures_halt_the_worker() {
     assert!(said.err.contains("stopped: 10 of 10 commands failed"), "{said:?}");
     let said = desk.dfq(&["work", "./jobs", "--drain", "--halt", "fail=50%", "--", "true"]);
     assert_eq!(said.status, Some(0), "{said:?}");
+}
+
+/// In a bucket the next task is claimed while the failure of the last is being written. It counts
+/// before that.
+#[test]
+fn nothing_starts_after_the_failure_that_halts() {
+    let bucket = TestBucket::start();
+    let slow = Fault::Delay(std::time::Duration::from_secs(3));
+    bucket.server.on(move |request| {
+        (request.op == "PutObject" && request.key.contains("/failed/")).then_some(slow)
+    });
+    let (desk, jobs) = (bucket.desk(), bucket.address("jobs"));
+    desk.ok(&["init", "-q", &jobs]);
+    let tasks = "{}\n".repeat(5);
+    assert_eq!(desk.dfq_with(&["push", "-q", &jobs], tasks).status, Some(0));
+    for mode in [&["--"][..], &["--stream", "--"]] {
+        desk.write("started", "");
+        let script = match mode.len() {
+            1 => "echo >> started; exit 65",
+            _ => r#"while read -r task; do echo >> started; echo '{"fail":"no"}'; done"#,
+        };
+        let work = ["work", &jobs, "-j", "1", "--drain", "--halt", "fail=1"];
+        let said = desk.dfq(&[&work, mode, &["sh", "-c", script]].concat());
+        assert_eq!(said.status, Some(12), "{said:?}");
+        assert!(said.err.contains("stopped: 1 commands failed (--halt fail=1)"), "{said:?}");
+        assert_eq!(desk.read("started"), "\n", "{said:?}");
+    }
 }
 
 #[test]

@@ -242,8 +242,16 @@ impl Work {
         H: Fn(Job) -> F + Send + Sync + 'static,
         F: Future<Output = Verdict> + Send + 'static,
     {
-        let observer = Arc::clone(shop);
-        let mut worker = Worker::new(Arc::clone(&queues[0]), handler)
+        let (observer, counter) = (Arc::clone(shop), Arc::clone(shop));
+        let counted = move |job| {
+            let (handled, counter) = (handler(job), Arc::clone(&counter));
+            async move {
+                let verdict = handled.await;
+                counter.halt.ended(&verdict);
+                verdict
+            }
+        };
+        let mut worker = Worker::new(Arc::clone(&queues[0]), counted)
             .concurrency(usize::from(self.jobs))
             .grace(self.grace)
             .cleanup(CLEANUP)
@@ -255,10 +263,7 @@ impl Work {
                 (_, Some(UntilName::Idle)) => Until::Idle,
                 _ => Until::Stopped,
             })
-            .observe(move |settled| {
-                observer.progress.settled(settled);
-                observer.halt.settled(settled);
-            });
+            .observe(move |settled| observer.progress.settled(settled));
         for queue in &queues[1..] {
             worker = worker.then(Arc::clone(queue));
         }

@@ -110,11 +110,12 @@ impl<'a> Shift<'a> {
             let waits = self.idle.is_some() && self.free() > 0;
             tokio::select! {
                 biased;
+                // First, so that nothing is started that a poll brings together with the stop.
+                () = stopper.gently.cancelled() => {}
                 Some(joined) = self.jobs.join_next_with_id(), if !self.jobs.is_empty() => {
                     self.make_room(joined);
                 }
                 Some(came) = self.calls.next(), if !self.calls.is_empty() => self.take(came)?,
-                () = stopper.gently.cancelled() => {}
                 () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.retries() => {}
                 () = news(queues, pause), if waits => {
                     self.idle = None;
@@ -154,10 +155,13 @@ impl<'a> Shift<'a> {
         room.min(usize::try_from(left).unwrap_or(room))
     }
 
-    /// Claims as many tasks as there is room for, from the first queue that has any.
+    /// Claims as many tasks as there is room for, from the first queue that has any. Not after a stop:
+    /// the handler whose place has just become free may have asked for it.
     fn claim(&mut self) {
         let wanted = self.free();
-        if wanted == 0 || self.calls.len() >= self.lanes || self.polls >= REMOTE_POLLS {
+        let stopped = self.worker.stopper.gently.is_cancelled();
+        let busy = self.calls.len() >= self.lanes || self.polls >= REMOTE_POLLS;
+        if wanted == 0 || stopped || busy {
             return;
         }
         self.asked_for += wanted;

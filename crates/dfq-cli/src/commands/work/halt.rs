@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use dfq::worker::{Became, Settled, Stopper, Verdict};
+use dfq::worker::{Stopper, Verdict};
 
 /// `--halt`: so many failed commands, or such a part of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +74,14 @@ impl Halt {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Counts a command that has ended.
-    pub(super) fn settled(&self, settled: &Settled<'_>) {
-        let failed = matches!(settled.verdict, Verdict::Retry { .. } | Verdict::Fail { .. });
-        if settled.became != Became::Completed && !failed {
-            return;
-        }
+    /// Counts a command that has ended. To be told before anything else can start in its place: that
+    /// does not wait for the queue to be told.
+    pub(super) fn ended(&self, verdict: &Verdict) {
+        let failed = match verdict {
+            Verdict::Ack => false,
+            Verdict::Retry { .. } | Verdict::Fail { .. } => true,
+            Verdict::Release { .. } => return,
+        };
         let ended = self.ended.fetch_add(1, Ordering::SeqCst) + 1;
         let failed = self.failed.fetch_add(u64::from(failed), Ordering::SeqCst) + u64::from(failed);
         match self.limit {

@@ -67,3 +67,13 @@ async fn one_poll_after_the_last_settle_is_enough() {
     shift.take(after).unwrap();
     assert!(shift.is_done(), "the next answer is younger than the settle");
 }
+
+/// A handler may stop its own worker, and be through when the stop was last asked about.
+#[tokio::test]
+async fn nothing_is_claimed_after_a_stop() {
+    let worker = worker(Until::Stopped).await;
+    let mut shift = shift(&worker);
+    worker.stopper().stop();
+    shift.claim();
+    assert!(shift.calls.is_empty());
+}
