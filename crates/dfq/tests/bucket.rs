@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dfq::conformance::Provider;
 use dfq::store::bucket::{Bucket, S3Options};
+use dfq::store::{Stored, Tree, Updated};
 use dfq::{Env, OpenOptions, Queue, Settings, TreeQueue};
 use dfq_s3_server::{Credential, Lies, Options, Server};
 
@@ -32,22 +33,59 @@ impl Prefix {
         let server = Server::start(options).await.unwrap();
         Self::at(server.endpoint(), Some(server))
     }
-}
 
-#[async_trait]
-impl Provider for Prefix {
-    async fn worker(&self, settings: &Settings) -> Arc<dyn Queue> {
+    async fn bucket(&self) -> Bucket {
         let options = S3Options {
             endpoint: Some(self.endpoint.clone()),
             region: Some("us-east-1".to_owned()),
             credentials: Some((KEYS.0.to_owned(), KEYS.1.to_owned())),
             ..S3Options::default()
         };
-        let bucket =
-            Bucket::s3(BUCKET, &self.prefix, options, Env::system(), Default::default()).await;
+        let (env, meter) = (Env::system(), Default::default());
+        Bucket::s3(BUCKET, &self.prefix, options, env, meter).await.unwrap()
+    }
+
+    /// Many count in one object, each by reading it and writing it if it has not changed: none is lost.
+    async fn everybody_counts(&self) {
+        const EACH: usize = 10;
+        let path = "counted";
+        self.bucket().await.create(path, b"").await.unwrap();
+        let mut counters = tokio::task::JoinSet::new();
+        for letter in *b"abcd" {
+            let bucket = self.bucket().await;
+            counters.spawn(async move {
+                for n in 0..EACH {
+                    let add = |stored: &Stored| {
+                        Some([&stored.bytes[..], &[letter, b'0' + n as u8]].concat())
+                    };
+                    // Who is overtaken too often may ask again.
+                    while bucket.update(path, &add).await.is_err() {}
+                }
+            });
+        }
+        counters.join_all().await;
+        let bucket = self.bucket().await;
+        let stored = bucket.read(path).await.unwrap().unwrap();
+        assert_eq!(
+            stored.bytes.len(),
+            4 * EACH * 2,
+            "{:?}",
+            String::from_utf8_lossy(&stored.bytes)
+        );
+        let left = bucket.update(path, &|_| None).await.unwrap();
+        assert_eq!(left, Updated::Left(stored));
+        assert!(!bucket.take_away(path, &|_| None).await.unwrap());
+        assert!(bucket.take_away(path, &|_| Some(b"going".to_vec())).await.unwrap());
+        assert_eq!(bucket.update(path, &|_| None).await.unwrap(), Updated::Missing);
+    }
+}
+
+#[async_trait]
+impl Provider for Prefix {
+    async fn worker(&self, settings: &Settings) -> Arc<dyn Queue> {
         let create = Some(settings.clone());
         let options = OpenOptions { create, ..OpenOptions::default() };
-        Arc::new(TreeQueue::open(bucket.unwrap(), options).await.unwrap())
+        Arc::new(TreeQueue::open(self.bucket().await, options).await.unwrap())
     }
 
     #[allow(clippy::disallowed_methods, reason = "the store's clock is the machine's")]
@@ -68,6 +106,13 @@ mod own_server {
         Prefix::on_our_own(Lies::default()).await
     }
 
+    #[tokio::test]
+    async fn everybody_counts() {
+        make().await.everybody_counts().await;
+        let lies = Lies { refuse_quoted_etags: true, ..Lies::default() };
+        Prefix::on_our_own(lies).await.everybody_counts().await;
+    }
+
     dfq::conformance_tests!(make);
 }
 
@@ -80,6 +125,11 @@ mod other_server {
             Ok(endpoint) => Prefix::at(endpoint, None),
             Err(_) => Prefix::on_our_own(Lies { whole_seconds: true, ..Lies::default() }).await,
         }
+    }
+
+    #[tokio::test]
+    async fn everybody_counts() {
+        make().await.everybody_counts().await;
     }
 
     dfq::conformance_tests!(make);

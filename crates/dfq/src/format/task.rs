@@ -344,12 +344,13 @@ pub(crate) fn is_forgotten(record: &[u8]) -> bool {
     reserved.is_some_and(|reserved| reserved.forgotten)
 }
 
-/// The same file with one newline more or less at its end, so that its ETag tells it from what it was.
-pub(crate) fn respaced(file: &[u8]) -> Vec<u8> {
-    match file.strip_suffix(b"\n\n") {
-        Some(text) => [text, b"\n"].concat(),
-        None => [file, b"\n"].concat(),
-    }
+/// The same file with other white space at its end, as the nonce has it: its ETag tells it from all that it
+/// has been, and to a reader it is the same.
+pub(crate) fn respaced(file: &[u8], nonce: &str) -> Vec<u8> {
+    let mut respaced = file.trim_ascii_end().to_vec();
+    respaced.extend(nonce.bytes().map(|byte| if byte % 2 == 0 { b' ' } else { b'\t' }));
+    respaced.push(b'\n');
+    respaced
 }
 
 /// Reads a terminal record, found under the name of `key` among those of `outcome`. A file without

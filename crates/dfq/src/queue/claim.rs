@@ -31,6 +31,9 @@ use crate::store::{Created, Look, Stored, Tree};
 /// How long something that should not be there is left alone before it is looked at again.
 pub(super) const TROUBLE_PAUSE: Duration = Duration::from_secs(600);
 
+/// How long a task is left alone whose earlier record is just being purged.
+const FORGETTING: Duration = Duration::from_secs(5);
+
 /// A task that is due so soon is due: processes read the store's clock a little differently.
 const ALMOST_DUE: SignedDuration = SignedDuration::from_secs(10);
 
@@ -314,8 +317,9 @@ impl<T: Tree> Core<T> {
         let Some(task) = look.task.filter(|_| !look.finished) else {
             if self.remote() && look.finished {
                 if !self.secure_records(key).await? {
+                    // Just being forgotten: whatever is there is new, and can be had in a moment.
                     self.withdraw(slot, &draft.lease).await?;
-                    return Ok(Accepted::No(Claim::Gone)); // forgotten meanwhile: whatever is there is new
+                    return Ok(Accepted::No(Claim::Rest(self.env.monotonic() + FORGETTING)));
                 }
                 // All that there may be left is what we have just created.
                 let own = (slot, vec![draft.lease.attempt]);

@@ -14,10 +14,12 @@ use crate::error::Result;
 use crate::format;
 use crate::layout;
 use crate::model::{Generation, Layout, Outcome, Record, TaskId, TaskKey};
-use crate::store::{Stored, Tree};
+use crate::store::{Stored, Tree, Updated};
 
-/// No purge forgets a record that was written so recently, by far: it keeps all for an hour at least.
-const YOUNG_RECORD: Duration = Duration::from_secs(20 * 60);
+/// In a bucket: how old a record may be for whose sake something is removed, which then takes a minute at
+/// the most; and how old it must be for a purge to forget it.
+const YOUNG_RECORD: Duration = Duration::from_secs(2 * 60);
+pub(super) const RELIED_ON: Duration = Duration::from_secs(5 * 60);
 
 impl<T: Tree> Core<T> {
     /// The name that a program which does not encode names as we do gave this id, if it would differ
@@ -126,17 +128,9 @@ impl<T: Tree> Core<T> {
         if self.remote() {
             let since = self.now().await?.saturating_sub(signed(YOUNG_RECORD));
             let since = since.unwrap_or(Timestamp::MIN);
-            let renewed = |stored: &Stored| {
-                let old = stored.modified < since && !format::is_forgotten(&stored.bytes);
-                old.then(|| format::respaced(&stored.bytes))
-            };
-            let [completed, failed] = self.record_paths(key);
-            let records = futures::join!(
-                self.tree.update(&completed, &renewed),
-                self.tree.update(&failed, &renewed)
-            );
-            let mut records = records.0?.into_iter().chain(records.1?);
-            return Ok(records.any(|record| !format::is_forgotten(&record.bytes)));
+            let [a, b] = OUTCOMES.map(|outcome| self.renew_record(key, outcome, since));
+            let (a, b) = futures::join!(a, b);
+            return Ok(a? | b?);
         }
         let mut there = false;
         for path in self.record_paths(key) {
@@ -148,6 +142,51 @@ impl<T: Tree> Core<T> {
             }
         }
         Ok(there)
+    }
+}
+
+impl<T: Tree> Core<T> {
+    /// Writes a record anew, unless it was written since then; whether it is there.
+    async fn renew_record(
+        &self,
+        key: &TaskKey,
+        outcome: Outcome,
+        since: Timestamp,
+    ) -> Result<bool> {
+        let nonce = self.env.nonce();
+        let renewed = |stored: &Stored| {
+            let old = stored.modified < since && !format::is_forgotten(&stored.bytes);
+            old.then(|| format::respaced(&stored.bytes, &nonce))
+        };
+        let stored = match self.tree.update(&self.record_path(outcome, key), &renewed).await? {
+            Updated::Missing => return Ok(false),
+            Updated::Written(_) => return Ok(true),
+            Updated::Left(stored) => stored,
+        };
+        let forgotten = format::is_forgotten(&stored.bytes);
+        if forgotten && stored.modified < since {
+            self.forget_record(key, outcome, since).await?; // a purge was cut short
+        }
+        Ok(!forgotten)
+    }
+
+    /// Removes a record, unless it was written since then; whether it was. From its first step on nobody
+    /// removes anything else for its sake, see [`Core::secure_records`].
+    pub(super) async fn forget_record(
+        &self,
+        key: &TaskKey,
+        outcome: Outcome,
+        since: Timestamp,
+    ) -> Result<bool> {
+        let mark = format::encode_record(&Record {
+            outcome,
+            lease_id: Some(self.env.nonce()),
+            reason: Some("it is being purged".to_owned()),
+            forgotten: true,
+            ..mark_of(key)
+        });
+        let forget = |stored: &Stored| (stored.modified < since).then(|| mark.clone());
+        self.tree.take_away(&self.record_path(outcome, key), &forget).await
     }
 }
 

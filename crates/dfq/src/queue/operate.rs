@@ -12,7 +12,7 @@ use super::claim::signed;
 use super::core::Core;
 use super::discover::Note;
 use super::judge;
-use super::lives::mark_of;
+use super::lives::{RELIED_ON, mark_of};
 use super::walk::Spot;
 use super::{Answers, OUTCOMES, Paused, Purge, Purged, Unlocked, WorkerRecord};
 use crate::error::{Error, ErrorKind, Result};
@@ -53,7 +53,7 @@ impl Age {
         // What a purge that was cut short has left is none the younger for it.
         let forgotten = record.as_ref().is_some_and(|record| record.forgotten);
         let ended = record.and_then(|record| record.finished_at).unwrap_or(stored.modified);
-        stored.modified <= self.written && (forgotten || ended.min(stored.modified) <= self.ended)
+        stored.modified < self.written && (forgotten || ended.min(stored.modified) <= self.ended)
     }
 }
 
@@ -275,7 +275,7 @@ impl<T: Tree> Core<T> {
         }
         let now = self.now().await?;
         let ago = |age| now.saturating_sub(signed(age)).unwrap_or(Timestamp::MIN);
-        let age = Age { ended: ago(purge.older_than), written: ago(least) };
+        let age = Age { ended: ago(purge.older_than), written: ago(RELIED_ON) };
         let mut purged = Purged::default();
         let scheduled = self.scheduled_lives().await?;
         let mut from = Some(Spot::START);
@@ -321,7 +321,9 @@ impl<T: Tree> Core<T> {
                 true => key.clone(),
                 false => TaskKey::new(key.id().clone(), generation),
             };
-            let records = self.purge_life(&life, age, purge.dry_run).await?;
+            let Some(records) = self.purge_life(&life, age, purge.dry_run).await? else {
+                return Ok(removed); // next time
+            };
             if records == 0 {
                 break;
             }
@@ -344,7 +346,9 @@ impl<T: Tree> Core<T> {
                 for generation in 1..life.generation() {
                     let earlier = TaskKey::new(key.id().clone(), generation);
                     // One that is pending again has begun anew since.
-                    if self.pending_task(&earlier).await?.is_none() {
+                    if self.outcome(&earlier).await?.is_none()
+                        && self.pending_task(&earlier).await?.is_none()
+                    {
                         self.commit_one(&earlier, &mark_of(&earlier)).await?;
                     }
                 }
@@ -354,7 +358,9 @@ impl<T: Tree> Core<T> {
         Ok(removed)
     }
 
-    async fn purge_life(&self, life: &TaskKey, age: Age, dry_run: bool) -> Result<u64> {
+    /// Removes what there is of a life, and answers how many records that was; `None` if somebody is
+    /// removing remains of it, and relies on its record.
+    async fn purge_life(&self, life: &TaskKey, age: Age, dry_run: bool) -> Result<Option<u64>> {
         if !dry_run {
             // Its remains, if a crash left any, would be a task again without the record.
             self.clean_finished(life).await?;
@@ -363,26 +369,21 @@ impl<T: Tree> Core<T> {
         // Failed first: a completed record beats it, so the task never seems to have failed.
         for outcome in OUTCOMES.into_iter().rev() {
             let path = self.record_path(outcome, life);
-            let Some(mut stored) = self.tree.read(&path).await? else { continue };
-            if self.remote() && !dry_run {
-                // From here on nobody removes anything for this record's sake; see `secure_records`.
-                let reason = Some("it is being purged".to_owned());
-                let mark = Record { outcome, reason, forgotten: true, ..mark_of(life) };
-                let mark = format::encode_record(&mark);
-                let old = |stored: &Stored| stored.modified <= age.written;
-                let forget = |stored: &Stored| old(stored).then(|| mark.clone());
-                let Some(seen) = self.tree.update(&path, &forget).await? else { continue };
-                stored = seen;
+            let Some(stored) = self.tree.read(&path).await? else { continue };
+            let relied_on = match (self.remote(), dry_run) {
+                (true, false) => !self.forget_record(life, outcome, age.written).await?,
+                (true, true) => stored.modified >= age.written,
+                (false, _) => false,
+            };
+            if relied_on {
+                return Ok(None);
             }
-            if self.remote() && stored.modified > age.written {
-                return Ok(0); // somebody is removing remains of it, and relies on it: next time
-            }
-            if !dry_run {
+            if !self.remote() && !dry_run {
                 self.tree.remove(&path).await?;
             }
             removed += 1;
         }
-        Ok(removed)
+        Ok(Some(removed))
     }
 
     /// Whether the id has lived again since, or lives now.

@@ -335,14 +335,15 @@ impl<T: Tree> Core<T> {
             if draft.has_become(&record) {
                 return Ok(Some(Pushed::Created(key.clone()))); // done already, and quickly
             }
-            if blind && created == Created::New {
+            if created == Created::New && self.remote() {
                 match self.take_back(key).await {
                     Ok(false) => return Ok(Some(Pushed::Created(key.clone()))),
                     answer => if_allowed(answer.map(drop))?,
                 }
-                return Ok(None); // there may be later lives
+            } else {
+                if_allowed(self.clean_finished(key).await)?;
             }
-            if_allowed(self.clean_finished(key).await)?;
+            // There may be later lives.
             if draft.task.again || blind || draft.arrives() {
                 return Ok(None);
             }

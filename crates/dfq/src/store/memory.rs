@@ -18,6 +18,7 @@ use crate::layout;
 use crate::model::Generation;
 use crate::store::{
     Change, Created, Entry, EntryKind, Look, Page, Probe, Properties, Scan, Scanned, Stored, Tree,
+    Updated,
 };
 
 /// Keys and values, shared by all clones.
@@ -111,14 +112,21 @@ impl Tree for Memory {
         Ok(())
     }
 
-    async fn update(&self, path: &str, change: &Change<'_>) -> Result<Option<Stored>> {
+    async fn update(&self, path: &str, change: &Change<'_>) -> Result<Updated> {
         let mut objects = lock(&self.objects);
-        let Some(there) = objects.get_mut(path) else { return Ok(None) };
-        let seen = there.clone();
-        if let Some(bytes) = change(&seen) {
-            *there = self.stored(&bytes);
+        let Some(there) = objects.get_mut(path) else { return Ok(Updated::Missing) };
+        let Some(bytes) = change(there) else { return Ok(Updated::Left(there.clone())) };
+        *there = self.stored(&bytes);
+        Ok(Updated::Written(bytes))
+    }
+
+    async fn take_away(&self, path: &str, change: &Change<'_>) -> Result<bool> {
+        let mut objects = lock(&self.objects);
+        let old = objects.get(path).is_some_and(|there| change(there).is_some());
+        if old {
+            objects.remove(path);
         }
-        Ok(Some(seen))
+        Ok(old)
     }
 
     async fn remove(&self, path: &str) -> Result<()> {

@@ -52,6 +52,17 @@ impl Stored {
 /// What becomes of a file's content, if anything; see [`Tree::update`].
 pub type Change<'a> = dyn Fn(&Stored) -> Option<Vec<u8>> + Send + Sync + 'a;
 
+/// What came of an update; see [`Tree::update`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Updated {
+    /// There is no such file.
+    Missing,
+    /// It was left as it is.
+    Left(Stored),
+    /// It has this content now.
+    Written(Vec<u8>),
+}
+
 /// What a name in a listing stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
@@ -177,12 +188,19 @@ pub trait Tree: Send + Sync + 'static {
         let message = format!("{provider} cannot list '{dir}' in one go");
         Err(Error::new(ErrorKind::Unsupported, message))
     }
-    /// Writes a file that is still as it was read; read again if it is not. `change` says what becomes of
-    /// it, or that it is left alone; what it must be is not what it was. Answers what was read last. Only
-    /// where [`Properties::remote`] says so.
-    async fn update(&self, path: &str, _change: &Change<'_>) -> Result<Option<Stored>> {
+    /// Writes a file that is still as it was read, and if it is not reads it again. `change` says what
+    /// becomes of it, with a nonce in it so that nobody takes it for anything else, or that it is left
+    /// alone. Only where [`Properties::remote`] says so.
+    async fn update(&self, path: &str, _change: &Change<'_>) -> Result<Updated> {
         let provider = self.properties().provider;
         let message = format!("{provider} cannot update '{path}'");
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+    /// Updates a file, and if it was written removes it, unless it has become something else by then;
+    /// whether it was written. Only where [`Properties::remote`] says so.
+    async fn take_away(&self, path: &str, _change: &Change<'_>) -> Result<bool> {
+        let provider = self.properties().provider;
+        let message = format!("{provider} cannot take '{path}' away");
         Err(Error::new(ErrorKind::Unsupported, message))
     }
     /// The highest generation for which a terminal record exists; `paths` names the two places where

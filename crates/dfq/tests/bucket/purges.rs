@@ -8,7 +8,7 @@ use dfq::queue::Purge;
 use dfq::store::Tree;
 use dfq::store::bucket::Bucket;
 use dfq::{Env, NewTask, Outcome, PollRequest, Pushed, Queue, TaskId};
-use dfq_s3_server::{Lies, Rules};
+use dfq_s3_server::{Fault, Lies, Rules};
 
 use crate::world::*;
 
@@ -81,10 +81,74 @@ async fn a_mark_of_a_purge_ends_no_task() {
     assert!(poll(&*queue, 1).await.unwrap().is_empty());
     queue.close().await;
     assert!(world.keys("pending/").contains(&TASK.to_owned()));
+    // Nobody is at it any more: whoever meets it does what the purge did not come to.
     hours_pass(&world, 3);
     let queue = world.worker().await;
-    assert_eq!(purge(&*queue).await, 1);
     assert_eq!(claim_in_time(&*queue).await.earlier.failed, 0);
+    assert_eq!(world.keys("completed/"), [""; 0]);
+}
+
+/// Servers that take no condition on an ETag, or not in the form in which they sent it.
+#[tokio::test]
+async fn a_server_that_refuses_quoted_etags() {
+    let world = World::new().await;
+    finish(&world).await;
+    let lies = |hours: i64| Lies {
+        clock_offset_ms: hours * 3_600_000,
+        refuse_quoted_etags: true,
+        ..Lies::default()
+    };
+    world.server.set_lies(lies(3));
+    let queue = world.worker().await;
+    assert!(matches!(push(&*queue).await.unwrap(), Pushed::Finished(..)));
+    assert_eq!(world.keys("pending/"), [""; 0]);
+    assert_eq!(purge(&*queue).await, 0);
+    world.server.set_lies(lies(6));
+    let queue = world.worker().await;
+    assert_eq!(purge(&*queue).await, 1);
+    assert_eq!(world.keys("completed/"), [""; 0]);
+}
+
+/// Every answer to what a purge writes and removes is lost once.
+#[tokio::test]
+async fn a_purge_without_answers() {
+    let world = World::new().await;
+    finish(&world).await;
+    hours_pass(&world, 3);
+    let queue = world.worker().await;
+    world.server.on(|request| {
+        let writes = request.op == "PutObject" && request.key.ends_with(COMPLETED);
+        let removes = request.op.starts_with("DeleteObject");
+        ((writes || removes) && request.nth == 1).then_some(Fault::LoseAnswer)
+    });
+    assert_eq!(purge(&*queue).await, 1);
+    assert_eq!(world.faults(Fault::LoseAnswer), 2);
+    assert_eq!(world.keys("completed/"), [""; 0]);
+    assert!(matches!(push(&*queue).await.unwrap(), Pushed::Created(_)));
+}
+
+/// A life that failed is not said to have completed because the purge of the next one is put off.
+#[tokio::test]
+async fn a_purge_that_is_put_off_writes_no_history() {
+    let world = World::new().await;
+    let queue = world.with_task(LONG).await;
+    let receipt = claim(&*queue).await.receipt;
+    queue.fail(vec![(receipt, "no".to_owned())]).await.remove(0).unwrap();
+    queue.retry(vec![TaskId::new("a").unwrap()]).await.remove(0).unwrap();
+    let receipt = claim(&*queue).await.receipt;
+    ack(&*queue, &receipt).await.unwrap();
+    queue.close().await;
+    hours_pass(&world, 3);
+    // Somebody writes the record anew between the purge's first look at it and the second.
+    let (bucket, env) = (world.server.bucket(), Env::system());
+    let tree = Bucket::s3(bucket, PREFIX, world.options(), env, Default::default()).await.unwrap();
+    let slot = format!("{}@2", TASK.trim_end_matches("/task.json"));
+    let draft = tree.draft(b"{}").await.unwrap();
+    tree.create_lease(&slot, 1, &draft).await.unwrap();
+    let queue = world.worker().await;
+    assert_eq!(purge(&*queue).await, 0, "its remains were removed for the record's sake");
+    assert_eq!(world.keys("failed/"), ["failed/ca/a.json"]);
+    assert_eq!(world.keys("completed/"), ["completed/ca/a@2.json"]);
 }
 
 /// Who may not remove anything can push what has finished as often as it likes.

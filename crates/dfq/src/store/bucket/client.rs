@@ -12,21 +12,20 @@ use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
-use object_store::{
-    GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload, UpdateVersion,
-};
+use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 
 use super::http::Refused;
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Change, Created, Scan, Scanned, Stored};
+use crate::store::{Created, Scan, Scanned, Stored};
 
 /// How often a request is tried, and how long to wait before the second time; then doubling.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often an object that others write too is read again before it is written.
-const UPDATES: u32 = 8;
+/// A removal that was decided on so long ago is not sent any more, nor sent again: by then, a purge may have
+/// freed the name for another object (decision 19).
+pub(super) const REMOVED_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a bucket's client can do.
 pub(super) trait Objects: ObjectStore + PaginatedListStore {}
@@ -34,11 +33,11 @@ impl<T: ObjectStore + PaginatedListStore> Objects for T {}
 
 /// A bucket, seen from a prefix.
 pub(super) struct Client {
-    store: Box<dyn Objects>,
+    pub(super) store: Box<dyn Objects>,
     env: Env,
     /// Ends in a slash unless it is empty.
     prefix: String,
-    address: String,
+    pub(super) address: String,
 }
 
 /// A page of a listing.
@@ -57,14 +56,19 @@ impl Client {
         Self { store, env, prefix, address: address.to_owned() }
     }
 
-    fn key(&self, path: &str) -> Result<Path> {
+    pub(super) fn key(&self, path: &str) -> Result<Path> {
         // Parsed, not made: making one would encode what is encoded already.
         Path::parse(format!("{}{path}", self.prefix))
             .map_err(|error| Error::invalid(format!("'{path}' cannot be a key: {error}")))
     }
 
     /// Tries until it is done or refused, or has been tried often enough.
-    async fn retry<R, F>(&self, what: &str, path: &str, mut call: impl FnMut() -> F) -> Result<R>
+    pub(super) async fn retry<R, F>(
+        &self,
+        what: &str,
+        path: &str,
+        mut call: impl FnMut() -> F,
+    ) -> Result<R>
     where
         F: Future<Output = object_store::Result<R>>,
     {
@@ -112,7 +116,7 @@ impl Client {
         Ok(read.map(|(meta, bytes)| Stored { bytes: bytes.to_vec(), modified: modified(&meta) }))
     }
 
-    async fn read_version(&self, path: &str) -> Result<Option<(ObjectMeta, Bytes)>> {
+    pub(super) async fn read_version(&self, path: &str) -> Result<Option<(ObjectMeta, Bytes)>> {
         let key = self.key(path)?;
         let get = || async {
             let got = match self.store.get_opts(&key, GetOptions::default()).await {
@@ -122,43 +126,6 @@ impl Client {
             Ok(Some((got.meta.clone(), got.bytes().await?)))
         };
         self.retry("read", path, get).await
-    }
-
-    /// Writes an object that is still as it was read, by its ETag; see [`crate::store::Tree::update`].
-    pub(super) async fn update(&self, path: &str, change: &Change<'_>) -> Result<Option<Stored>> {
-        let key = self.key(path)?;
-        for _ in 0..UPDATES {
-            let Some((meta, bytes)) = self.read_version(path).await? else { return Ok(None) };
-            let seen = Stored { bytes: bytes.to_vec(), modified: modified(&meta) };
-            let Some(bytes) = change(&seen) else { return Ok(Some(seen)) };
-            let payload = PutPayload::from(bytes);
-            let version = UpdateVersion { e_tag: meta.e_tag, version: meta.version };
-            let put = || async {
-                let mode = PutMode::Update(version.clone());
-                match self.store.put_opts(&key, payload.clone(), mode.into()).await {
-                    Ok(_) => Ok(true),
-                    // Changed or gone meanwhile, perhaps by this very request, whose answer was lost.
-                    Err(
-                        object_store::Error::Precondition { .. }
-                        | object_store::Error::AlreadyExists { .. }
-                        | object_store::Error::NotFound { .. },
-                    ) => Ok(false),
-                    Err(error) => Err(error),
-                }
-            };
-            match self.retry("write", path, put).await {
-                Ok(true) => return Ok(Some(seen)),
-                Ok(false) => {}
-                // A store that knows no such condition. Better without it than not at all.
-                Err(error) if error.kind() == ErrorKind::Unsupported => {
-                    let put = || self.store.put(&key, payload.clone());
-                    return self.retry("write", path, put).await.map(|_| Some(seen));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        let message = format!("'{path}' in {} does not stay as it is", self.address);
-        Err(Error::new(ErrorKind::Unavailable, message))
     }
 
     /// When it was last written, if it is there.
@@ -176,7 +143,12 @@ impl Client {
 
     /// Removes objects, many at a time.
     pub(super) async fn remove(&self, paths: &[String]) -> Result<()> {
-        self.remove_until(Duration::MAX, paths).await
+        self.remove_until(self.removal_deadline(), paths).await
+    }
+
+    /// Until when what is decided on now may be removed.
+    pub(super) fn removal_deadline(&self) -> Duration {
+        self.env.monotonic().saturating_add(REMOVED_WITHIN)
     }
 
     /// The same, but nothing is sent, and nothing sent again, after this monotonic time.
@@ -372,7 +344,7 @@ fn root_cause(error: &object_store::Error) -> String {
     cause.to_string()
 }
 
-fn modified(meta: &ObjectMeta) -> Timestamp {
+pub(super) fn modified(meta: &ObjectMeta) -> Timestamp {
     let nanos = meta.last_modified.timestamp_nanos_opt().unwrap_or_default();
     Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or(Timestamp::UNIX_EPOCH)
 }

@@ -12,6 +12,7 @@ mod raw;
 mod remove;
 mod rubbish;
 mod tree;
+mod update;
 
 use std::sync::Arc;
 use std::time::Duration;

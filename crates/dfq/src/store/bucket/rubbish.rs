@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::client::Client;
+use super::client::{Client, REMOVED_WITHIN};
 use crate::clock::{Env, lock};
 use crate::error::Result;
 
@@ -15,11 +15,6 @@ use crate::error::Result;
 /// long a finished task may look like a pending one.
 const FULL: usize = 1000;
 const OLD: Duration = Duration::from_millis(500);
-
-/// What is older than this is removed no more, for this process has slept. Its record is younger than
-/// what a purge forgets (see `secure_records`) by far more than this; after a purge its name may stand for
-/// a new task.
-const TOO_OLD: Duration = Duration::from_secs(600);
 
 /// What is left of a task.
 struct Remains {
@@ -105,7 +100,7 @@ impl Rubbish {
         };
         let now = self.env.monotonic();
         let tasks: Vec<Remains> =
-            tasks.into_iter().filter(|it| now.saturating_sub(it.since) < TOO_OLD).collect();
+            tasks.into_iter().filter(|it| now.saturating_sub(it.since) < REMOVED_WITHIN).collect();
         let mut taken_out = Ok(());
         for some in tasks.chunks(FULL) {
             taken_out = self.remove(some).await.and(taken_out);
@@ -115,7 +110,7 @@ impl Rubbish {
 
     async fn remove(&self, some: &[Remains]) -> Result<()> {
         let oldest = some.iter().map(|it| it.since).min().unwrap_or_default();
-        let deadline = oldest.saturating_add(TOO_OLD);
+        let deadline = oldest.saturating_add(REMOVED_WITHIN);
         let tasks: Vec<String> = some.iter().map(|it| it.task.clone()).collect();
         self.client.remove_until(deadline, &tasks).await?;
         let leases: Vec<String> = some.iter().flat_map(|it| it.leases.clone()).collect();

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::layout;
 use crate::model::Generation;
 use crate::store::{
-    Change, Created, Entry, EntryKind, Look, Page, Probe, Properties, Scan, Stored, Tree,
+    Change, Created, Entry, EntryKind, Look, Page, Probe, Properties, Scan, Stored, Tree, Updated,
 };
 
 /// Requests under way at a time, for one batch.
@@ -64,8 +64,12 @@ impl Tree for Bucket {
         self.client.replace(path, bytes).await
     }
 
-    async fn update(&self, path: &str, change: &Change<'_>) -> Result<Option<Stored>> {
+    async fn update(&self, path: &str, change: &Change<'_>) -> Result<Updated> {
         self.client.update(path, change).await
+    }
+
+    async fn take_away(&self, path: &str, change: &Change<'_>) -> Result<bool> {
+        self.client.take_away(path, change).await
     }
 
     async fn remove(&self, path: &str) -> Result<()> {
@@ -240,8 +244,9 @@ impl Tree for Bucket {
     }
 
     async fn clean(&self, slot: &String, finished: bool, leases: &[u32]) -> Result<()> {
+        let deadline = self.client.removal_deadline();
         if finished {
-            self.client.remove(&[task_key(slot)]).await?;
+            self.client.remove_until(deadline, &[task_key(slot)]).await?;
         }
         // Only now: leases without a task are garbage, a task without its leases would be done again.
         let attempts = match leases {
@@ -250,7 +255,7 @@ impl Tree for Bucket {
         };
         let keys: Vec<String> =
             attempts.into_iter().map(|attempt| lease_key(slot, attempt)).collect();
-        self.client.remove(&keys).await
+        self.client.remove_until(deadline, &keys).await
     }
 
     async fn discard(&self, finished: Vec<(&String, Vec<u32>)>) -> Vec<Result<()>> {
