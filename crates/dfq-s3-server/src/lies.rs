@@ -19,6 +19,8 @@ pub struct Lies {
     pub refuse_conditional_put: bool,
     /// `LastModified` in listings has whole seconds (SeaweedFS).
     pub whole_seconds: bool,
+    /// A listing that starts after `a` leaves out all below `a/`, as if it were one thing (SeaweedFS).
+    pub keep_folders: bool,
     /// Milliseconds that the server's clock is ahead, or behind if negative, in `Date` and in the
     /// modification times of what is written from now on. Signatures are still checked by the true
     /// time, so that an offset of more than a quarter of an hour can be tried.
@@ -27,7 +29,7 @@ pub struct Lies {
 
 impl Lies {
     /// The names that [`Lies::tell`] knows.
-    pub const NAMES: [&'static str; 7] = [
+    pub const NAMES: [&'static str; 8] = [
         "ignore-conditions",
         "ignore-if-match",
         "ignore-if-match-on-delete",
@@ -35,6 +37,7 @@ impl Lies {
         "refuse-quoted-etags",
         "refuse-conditional-put",
         "whole-seconds",
+        "keep-folders",
     ];
 
     /// Turns one lie on by its name; false if there is none of that name. `not-atomic` waits 2 ms
@@ -49,6 +52,7 @@ impl Lies {
             "refuse-quoted-etags" => self.refuse_quoted_etags = true,
             "refuse-conditional-put" => self.refuse_conditional_put = true,
             "whole-seconds" => self.whole_seconds = true,
+            "keep-folders" => self.keep_folders = true,
             _ => return false,
         }
         true

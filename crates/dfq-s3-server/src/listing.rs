@@ -17,7 +17,11 @@ const KEPT: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
 /// What a listing asks the store for.
-pub(crate) fn query(input: &ListObjectsV2Input, age: Duration) -> S3Result<Query<'_>> {
+pub(crate) fn query(
+    input: &ListObjectsV2Input,
+    age: Duration,
+    keep_folders: bool,
+) -> S3Result<Query<'_>> {
     let max = match input.max_keys {
         None => MAX_KEYS,
         Some(max) => usize::try_from(max)
@@ -28,6 +32,7 @@ pub(crate) fn query(input: &ListObjectsV2Input, age: Duration) -> S3Result<Query
         (Some(token), _) => position(token).ok_or_else(|| {
             s3_error!(InvalidArgument, "The continuation token is not one of ours")
         })?,
+        (None, Some(key)) if keep_folders => Position::AfterKey(format!("{key}/\u{10ffff}")),
         (None, Some(key)) => Position::AfterKey(key.clone()),
         (None, None) => Position::Start,
     };

@@ -335,8 +335,8 @@ impl S3 for Service {
         req: S3Request<ListObjectsV2Input>,
     ) -> S3Result<S3Response<ListObjectsV2Output>> {
         let age = req.extensions.get::<ListAge>().copied().unwrap_or_default().0;
-        let whole_seconds = self.lies().whole_seconds;
-        let query = listing::query(&req.input, age)?;
+        let (whole_seconds, keep_folders) = (self.lies().whole_seconds, self.lies().keep_folders);
+        let query = listing::query(&req.input, age, keep_folders)?;
         let page = self.0.store.list(&req.input.bucket, &query).map_err(refused)?;
         Ok(S3Response::new(listing::output(&req.input, page, |object| {
             if whole_seconds { seconds(object) } else { Timestamp::from(object.modified) }

@@ -97,10 +97,12 @@ pub(crate) fn shards(layout: Layout) -> Vec<Shard> {
 }
 
 /// A path below `pending/` after which the keys of a shard begin, for listings in the order of keys;
-/// nothing if they begin at the beginning.
+/// nothing if they begin at the beginning. It is not the shard's own name: a server that keeps folders
+/// (SeaweedFS) takes "after 62" for "without the folder 62".
 pub(crate) fn before_shard(layout: Layout, number: usize) -> Option<String> {
-    let shard = u8::try_from(number).ok().filter(|_| layout == Layout::Sharded && number > 0)?;
-    Some(Shard(shard).digits().iter().collect())
+    let before = number.checked_sub(1).filter(|_| layout == Layout::Sharded)?;
+    let before = Shard(u8::try_from(before).ok().filter(|before| *before < u8::MAX)?);
+    Some(before.digits().into_iter().chain(['~']).collect())
 }
 
 /// Puts workers into an order that has nothing to do with their names.

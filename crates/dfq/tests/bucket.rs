@@ -116,14 +116,17 @@ mod own_server {
     dfq::conformance_tests!(make);
 }
 
-/// A server that we did not write; where none is named, our own once more, with whole seconds.
+/// A server that we did not write; where none is named, our own once more, with what is odd about SeaweedFS.
 mod other_server {
     use super::*;
 
     async fn make() -> Prefix {
         match std::env::var("DFQ_TEST_S3") {
             Ok(endpoint) => Prefix::at(endpoint, None),
-            Err(_) => Prefix::on_our_own(Lies { whole_seconds: true, ..Lies::default() }).await,
+            Err(_) => {
+                let lies = Lies { whole_seconds: true, keep_folders: true, ..Lies::default() };
+                Prefix::on_our_own(lies).await
+            }
         }
     }
 

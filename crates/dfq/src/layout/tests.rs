@@ -78,6 +78,20 @@ fn lease_names() {
 }
 
 #[test]
+fn a_shard_begins_after_what_is_no_folder() {
+    assert_eq!(before_shard(Layout::Flat, 7), None);
+    assert_eq!(before_shard(Layout::Sharded, 0), None);
+    for number in 1..256 {
+        let before = before_shard(Layout::Sharded, number).unwrap();
+        let [last, this] = [number - 1, number].map(|number| format!("{number:02x}"));
+        assert!(format!("{last}/\u{10ffff}") < before && before < format!("{this}/"), "{before}");
+        // Nor does a server that compares the names of folders leave this one out.
+        assert!(last < before && before < this, "{before}");
+    }
+    assert_eq!(before_shard(Layout::Sharded, 256), None);
+}
+
+#[test]
 fn shard_names() {
     assert_eq!(Shard::parse("0a"), Some(Shard(10)));
     for name in ["0A", "a", "abc", "+1", "zz"] {
