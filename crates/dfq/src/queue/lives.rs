@@ -143,9 +143,7 @@ impl<T: Tree> Core<T> {
         }
         Ok(there)
     }
-}
 
-impl<T: Tree> Core<T> {
     /// Writes a record anew, unless it was written since then; whether it is there.
     async fn renew_record(
         &self,
