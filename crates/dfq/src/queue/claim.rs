@@ -144,6 +144,10 @@ impl<T: Tree> Core<T> {
             Verdict::Free | Verdict::Stale => {
                 // Looked at first: one that cannot be read must not gather leases.
                 let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
+                let finished = look.finished && look.task.is_some();
+                if finished && self.remote() && !self.secure_records(key).await? {
+                    return Ok(Claim::Rest(self.env.monotonic() + FORGETTING));
+                }
                 if look.task.is_none() || look.finished {
                     self.clean_slot(key, &slot).await?;
                     return Ok(Claim::Gone);

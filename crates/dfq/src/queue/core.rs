@@ -104,6 +104,8 @@ pub(super) struct Core<T: Tree> {
     pub(super) surveying: tokio::sync::Mutex<()>,
     /// This handle has a worker's record, so others count on it.
     pub(super) enrolled: AtomicBool,
+    /// This process may not remove records.
+    pub(super) may_not_forget: AtomicBool,
 }
 
 impl<T: Tree> TreeQueue<T> {
@@ -125,6 +127,7 @@ impl<T: Tree> TreeQueue<T> {
             contested: Mutex::default(),
             surveying: tokio::sync::Mutex::default(),
             enrolled: AtomicBool::new(false),
+            may_not_forget: AtomicBool::new(false),
             tree,
             trust: Trust::new(options.allow_unsafe),
             env: options.env,

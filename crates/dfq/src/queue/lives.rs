@@ -3,6 +3,7 @@
 //! Invariant: records of an id have no gaps from its first life on, so the last is found without a list of
 //! all; and nothing of a task is removed before the record of its life is durable, and in a bucket young.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,7 +11,7 @@ use jiff::Timestamp;
 use super::OUTCOMES;
 use super::claim::signed;
 use super::core::Core;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::format;
 use crate::layout;
 use crate::model::{Generation, Layout, Outcome, Record, TaskId, TaskKey};
@@ -162,8 +163,15 @@ impl<T: Tree> Core<T> {
             Updated::Left(stored) => stored,
         };
         let forgotten = format::is_forgotten(&stored.bytes);
-        if forgotten && stored.modified < since {
-            self.forget_record(key, outcome, since).await?; // a purge was cut short
+        if forgotten && stored.modified < since && !self.may_not_forget.load(Ordering::Relaxed) {
+            // A purge was cut short. Who may not finish it does not make the mark young again and again.
+            match self.forget_record(key, outcome, since).await {
+                Err(error) if error.kind() == ErrorKind::Denied => {
+                    tracing::warn!(%key, %error, "a purge was cut short; the next one frees this task");
+                    self.may_not_forget.store(true, Ordering::Relaxed);
+                }
+                answer => _ = answer?,
+            }
         }
         Ok(!forgotten)
     }

@@ -197,7 +197,7 @@ pub trait Tree: Send + Sync + 'static {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
     /// Updates a file, and if it was written removes it, unless it has become something else by then;
-    /// whether it was written. Only where [`Properties::remote`] says so.
+    /// whether it has gone. Only where [`Properties::remote`] says so.
     async fn take_away(&self, path: &str, _change: &Change<'_>) -> Result<bool> {
         let provider = self.properties().provider;
         let message = format!("{provider} cannot take '{path}' away");

@@ -146,6 +146,10 @@ impl Client {
         self.remove_until(self.removal_deadline(), paths).await
     }
 
+    pub(super) fn is_past(&self, deadline: Duration) -> bool {
+        self.env.monotonic() >= deadline
+    }
+
     /// Until when what is decided on now may be removed.
     pub(super) fn removal_deadline(&self) -> Duration {
         self.env.monotonic().saturating_add(REMOVED_WITHIN)
@@ -153,9 +157,9 @@ impl Client {
 
     /// The same, but nothing is sent, and nothing sent again, after this monotonic time.
     pub(super) async fn remove_until(&self, deadline: Duration, paths: &[String]) -> Result<()> {
-        let in_time = || match self.env.monotonic() < deadline {
-            true => Ok(()),
-            false => {
+        let in_time = || match self.is_past(deadline) {
+            false => Ok(()),
+            true => {
                 let source = "too late to remove it; this process has slept".into();
                 Err(object_store::Error::Generic { store: "bucket", source })
             }

@@ -56,7 +56,8 @@ impl Client {
             }
             let Some(bytes) = change(&seen) else { return Ok(Updated::Left(seen)) };
             let tag = meta.e_tag.as_deref().and_then(|tag| form.of(tag));
-            match self.put_if(path, &bytes, tag).await {
+            let version = tag.map(|tag| UpdateVersion { e_tag: Some(tag), version: meta.version });
+            match self.put_if(path, &bytes, version).await {
                 Ok(true) => return Ok(Updated::Written(bytes)),
                 Ok(false) => (refused, tried) = (meta.e_tag, Some(bytes)),
                 Err(error) if error.kind() == ErrorKind::Unsupported => form = Form::Not,
@@ -67,15 +68,17 @@ impl Client {
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
-    /// Writes an object, if it has this ETag where there is one; whether it was written, as far as the
-    /// answer says.
-    async fn put_if(&self, path: &str, bytes: &[u8], tag: Option<String>) -> Result<bool> {
+    /// Writes an object, if it is still this version where one is given; whether it was written, as far as
+    /// the answer says.
+    async fn put_if(
+        &self,
+        path: &str,
+        bytes: &[u8],
+        version: Option<UpdateVersion>,
+    ) -> Result<bool> {
         let key = self.key(path)?;
         let payload = PutPayload::from(bytes.to_vec());
-        let mode = match tag {
-            Some(tag) => PutMode::Update(UpdateVersion { e_tag: Some(tag), version: None }),
-            None => PutMode::Overwrite,
-        };
+        let mode = version.map_or(PutMode::Overwrite, PutMode::Update);
         let put = || async {
             match self.store.put_opts(&key, payload.clone(), mode.clone().into()).await {
                 Ok(_) => Ok(true),
@@ -91,15 +94,17 @@ impl Client {
     }
 
     /// See [`crate::store::Tree::take_away`]. What is written tells it from anything that may come to be
-    /// there, so a removal whose answer was lost is repeated only while it is there.
+    /// there, so a removal whose answer was lost is repeated only while it is there; and none is sent so
+    /// late that others have done it.
     pub(super) async fn take_away(&self, path: &str, change: &Change<'_>) -> Result<bool> {
+        let deadline = self.removal_deadline();
         let Updated::Written(bytes) = self.update(path, change).await? else { return Ok(false) };
         let key = self.key(path)?;
         let sent = AtomicBool::new(false);
         let remove = || async {
             let gone = |answer: object_store::Result<()>| match answer {
-                Err(object_store::Error::NotFound { .. }) => Ok(()),
-                answer => answer,
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(true),
+                Err(error) => Err(error),
             };
             if sent.swap(true, Ordering::Relaxed) {
                 let there = match self.store.get_opts(&key, GetOptions::default()).await {
@@ -107,11 +112,14 @@ impl Client {
                     Err(error) => return gone(Err(error)),
                 };
                 if there != bytes {
-                    return Ok(());
+                    return Ok(true);
                 }
+            }
+            if self.is_past(deadline) {
+                return Ok(false);
             }
             gone(self.store.delete(&key).await)
         };
-        self.retry("remove", path, remove).await.map(|()| true)
+        self.retry("remove", path, remove).await
     }
 }
