@@ -10,8 +10,7 @@ use std::sync::OnceLock;
 
 use super::Desk;
 
-/// The endpoint of a server that ends with this process; nothing, and a loud word, if there is none to be
-/// had.
+/// The endpoint of a server that ends with this process; nothing, and a loud word, if it cannot be installed.
 pub(crate) fn ministack() -> Option<&'static str> {
     static ENDPOINT: OnceLock<Option<String>> = OnceLock::new();
     ENDPOINT.get_or_init(start).as_deref()
@@ -21,12 +20,14 @@ fn start() -> Option<String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../servers/ministack");
     let own = std::process::id().to_string();
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ministack-{own}"));
-    let up = Command::new(script).arg("up").arg(dir).env("DFQ_SERVER_OWNER", own).output().unwrap();
-    if !up.status.success() {
-        let why = String::from_utf8_lossy(&up.stderr);
+    let installed = Command::new(&script).arg("install").output().unwrap();
+    if !installed.status.success() {
+        let why = String::from_utf8_lossy(&installed.stderr);
         let _ = writeln!(std::io::stderr(), "SKIPPED: no ministack to test SQS with: {why}");
         return None;
     }
+    let up = Command::new(script).arg("up").arg(dir).env("DFQ_SERVER_OWNER", own).output().unwrap();
+    assert!(up.status.success(), "ministack: {}", String::from_utf8_lossy(&up.stderr));
     Some(String::from_utf8(up.stdout).unwrap().trim().to_owned())
 }
 

@@ -14,16 +14,19 @@ use dfq::meter::Meter;
 use dfq::sqs::{Sqs, SqsAddress, SqsOptions};
 use dfq::{Env, OpenOptions, Queue, Settings};
 
-/// Starts a server of `servers/` that ends with this process; nothing if there is none to be had.
+/// Starts a server of `servers/` that ends with this process; nothing if it cannot be installed. One that
+/// is installed and does not start is no reason to skip it.
 fn start(name: &str) -> Option<String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../servers").join(name);
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    let up = Command::new(&script).arg("up").arg(&dir).output().unwrap();
-    if !up.status.success() {
-        let why = String::from_utf8_lossy(&up.stderr);
+    let installed = Command::new(&script).arg("install").output().unwrap();
+    if !installed.status.success() {
+        let why = String::from_utf8_lossy(&installed.stderr);
         let _ = writeln!(std::io::stderr(), "SKIPPED: no {name} to test SQS with: {}", why.trim());
         return None;
     }
+    let up = Command::new(&script).arg("up").arg(&dir).output().unwrap();
+    assert!(up.status.success(), "{name}: {}", String::from_utf8_lossy(&up.stderr));
     // Somebody has to stop it when this process has come to its end, whichever that is.
     let watch = r#"(while kill -0 "$1"; do sleep 1; done; "$2" down "$3"; rm -rf "$3") &"#;
     Command::new("sh")
