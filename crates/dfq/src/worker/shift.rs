@@ -206,8 +206,7 @@ impl<'a> Shift<'a> {
                 if self.started > before {
                     self.idle_for = self.worker.idle.0;
                 }
-                // What was given back meanwhile may look held in an answer that is older. The next poll
-                // is younger than that, so this costs one more for each such call at the most.
+                // What was given back meanwhile may look held in an answer that is older.
                 let outdated = self.settles > settles && self.awaits_end();
                 self.idle = Some(idle).filter(|idle| !idle.more && !outdated);
                 Ok(())
@@ -215,10 +214,10 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// Whether the next poll may be what ends a worker that stops by itself. While something runs it is
-    /// not: when that is settled, there is another.
+    /// Whether the next poll may be what ends a worker that stops by itself. While something runs or is
+    /// being settled it is not: when that is over, there is another.
     fn awaits_end(&self) -> bool {
-        self.running.is_empty() && self.worker.until != Until::Stopped
+        self.running.is_empty() && self.settling == 0 && self.worker.until != Until::Stopped
     }
 
     /// Runs the handler for a task that was claimed by a poll begun at `asked`.

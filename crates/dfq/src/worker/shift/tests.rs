@@ -68,6 +68,25 @@ async fn one_poll_after_the_last_settle_is_enough() {
     assert!(shift.is_done(), "the next answer is younger than the settle");
 }
 
+/// The end cannot be told before the last of them, and a poll is paid for.
+#[tokio::test]
+async fn only_the_last_of_many_settles_is_followed_by_a_poll() {
+    let worker = worker(Until::Drained).await.concurrency(3);
+    let mut shift = shift(&worker);
+    let settled = || Came::Settled { told: 1, refused: Vec::new() };
+    let taken = worker.queues[0].poll(PollRequest::new(1)).await.unwrap();
+    assert_eq!(taken.deliveries.len(), 1);
+    shift.settling = 3;
+    let poll = shift.polled().await;
+    shift.take(settled()).unwrap();
+    shift.take(poll).unwrap();
+    assert!(shift.idle.is_some(), "an answer that one settle has outdated, while others go on");
+    shift.take(settled()).unwrap();
+    assert!(shift.idle.is_some(), "a settle that is not the last");
+    shift.take(settled()).unwrap();
+    assert!(shift.idle.is_none() && !shift.is_done(), "the last one");
+}
+
 /// A handler may stop its own worker, and be through when the stop was last asked about.
 #[tokio::test]
 async fn nothing_is_claimed_after_a_stop() {
