@@ -15,6 +15,7 @@ use dfq::model::{Durability, MAX_TASK_BYTES};
 use dfq::queue::Detail;
 use dfq::store::fs::fault::Fault;
 use dfq::store::memory::Memory;
+use dfq::transfer::{Mode, Transfer};
 use dfq::{
     Delivery, Env, ErrorKind, NewTask, OpenOptions, PollRequest, Queue, Settings, TreeQueue,
 };
@@ -57,13 +58,39 @@ async fn more_tasks_due_at_once_than_one_poll_moves() {
     assert_eq!(got, 600);
 }
 
+/// Whoever drains the queue would wait for its time. One that was known before counts as one that is new.
+#[tokio::test]
+async fn a_time_for_which_nothing_is_scheduled_any_more_is_not_waited_for() {
+    let (place, elsewhere) = (Place::new(), Place::new());
+    let (queue, watcher) = (place.queue().await, place.queue().await);
+    let next = async |queue: &dyn Queue| queue.poll(PollRequest::new(1)).await.unwrap().idle.next;
+    let schedule = async |name: &str, minutes: u64| {
+        let delayed = task(name).delay(Duration::from_secs(60 * minutes));
+        queue.push(vec![delayed]).await.remove(0).unwrap();
+    };
+    schedule("a", 5).await;
+    schedule("b", 50).await;
+    assert!(next(&*watcher).await.is_some());
+    // So that the times of the folders can be told apart.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    queue.cancel(vec![id("a")], "no".into()).await.remove(0).unwrap();
+    let left = next(&*watcher).await.unwrap();
+    assert!(left > Duration::from_secs(600), "{left:?}, though that was cancelled");
+    let to = elsewhere.queue().await;
+    let moving = Transfer::new(queue.clone(), to, Mode::Move, Env::system()).unwrap();
+    moving.run(&mut |_| {}).await.unwrap();
+    assert_eq!(next(&*watcher).await, None, "moved");
+    std::fs::create_dir(place.path("q/scheduled/20310101T0000Z")).unwrap();
+    assert_eq!(next(&*place.queue().await).await, None, "an empty folder that somebody left");
+}
+
 #[tokio::test]
 async fn a_move_that_failed_is_tried_again() {
     let place = Place::new();
     let (queue, sys) = place.faulty(Settings::default()).await;
-    queue.push(vec![task("a").delay(Duration::from_millis(10))]).await.remove(0).unwrap();
+    queue.push(vec![task("a").delay(Duration::from_secs(4))]).await.remove(0).unwrap();
     assert!(poll(&*queue).await.is_empty());
-    tokio::time::sleep(Duration::from_millis(1100)).await;
+    tokio::time::sleep(Duration::from_millis(5100)).await;
     sys.arm(Some(Fault::Fail(0, Errno::NOSPC)));
     let polled = queue.poll(PollRequest::new(1)).await.unwrap();
     assert!(polled.deliveries.is_empty() && polled.idle.next.is_some(), "{polled:?}");

@@ -67,8 +67,11 @@ impl<T: Tree> Core<T> {
         }
     }
 
-    /// Cleans away what is left in `pending/` of tasks that have finished.
+    /// Cleans away what is left in `pending/` of tasks that have finished, and in `scheduled/` of all.
     pub(super) async fn tidy(&self) -> Result<()> {
+        for due in self.due_folders().await? {
+            self.prune_due(due).await;
+        }
         let mut from = Some(Spot::START);
         while let Some(spot) = from {
             let (keys, next) = self.stretch(layout::PENDING, spot).await?;

@@ -70,6 +70,7 @@ impl<T: Tree> Core<T> {
         for due in self.due_folders().await? {
             let dir = layout::scheduled_dir(due, &key);
             if let Some(cancelled) = self.cancel_at(&key, &dir, reason).await? {
+                self.prune_due(due).await;
                 return cancelled;
             }
         }

@@ -112,8 +112,8 @@ impl<T: Tree> Core<T> {
         }
         let all = self.due_folders().await?;
         let first_later = all.partition_point(|due| due.at() <= now);
-        schedule.next = all.get(first_later).copied();
-        let due = &all[..first_later];
+        let (due, later) = all.split_at(first_later);
+        schedule.next = self.first_in_use(later).await;
         schedule.troubled.retain(|folder, _| due.contains(folder));
         // A move does not change `scheduled/` itself, so only a look that met nothing due can be
         // relied on until the folder changes.
@@ -156,6 +156,28 @@ impl<T: Tree> Core<T> {
         })
     }
 
+    /// The first of these for which something is scheduled: nobody is to wait for what was cancelled.
+    async fn first_in_use(&self, later: &[Due]) -> Option<Due> {
+        for due in later {
+            if !self.prune_due(*due).await {
+                return Some(*due);
+            }
+        }
+        None
+    }
+
+    /// Lets the store remove a folder in which nothing is scheduled any more; answers whether it has gone.
+    /// While it is there, somebody may put a task into it without changing `scheduled/` itself.
+    pub(super) async fn prune_due(&self, due: Due) -> bool {
+        if self.remote() {
+            return false; // a mere name, which goes with its last task
+        }
+        let dir = format!("{}/{}", layout::SCHEDULED, due.name());
+        let listed = self.tree.list(&dir, None, 1).await;
+        listed.is_ok_and(|page| page.entries.is_empty())
+            && matches!(self.tree.open(&dir).await, Ok(None))
+    }
+
     /// Moves about `limit` tasks; answers how many, and when to try again what would not go.
     async fn promote_folder(&self, due: Due, limit: usize) -> Result<(usize, Option<Duration>)> {
         let dir = format!("{}/{}", layout::SCHEDULED, due.name());
@@ -182,8 +204,7 @@ impl<T: Tree> Core<T> {
             }
         }
         if cursor.is_none() && pause.is_none() && moved > 0 {
-            // Found empty, the store removes it.
-            self.tree.list(&dir, None, 1).await?;
+            self.prune_due(due).await;
         }
         Ok((moved, pause))
     }
