@@ -12,7 +12,7 @@ use tokio::process::Command;
 
 use super::Shop;
 use super::child::{self, Group, describe};
-use super::output::{Outlet, Stream};
+use super::output::{Outlet, Stream, last_words};
 use super::template::Template;
 
 /// By these exit statuses a command says more than that it failed.
@@ -27,10 +27,6 @@ const GIVEN_BACK: (Duration, Duration) = (Duration::from_secs(5), Duration::from
 /// Given back more often than this, it counts as a failure: something must end a task that nobody
 /// ever wants to do.
 const MAX_GIVEN_BACK: u32 = 20;
-
-/// How long to wait for the rest of the output of a command that has ended: one of its children may
-/// live on and hold the pipe.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How long to wait when the machine is short of processes, memory or open files.
 const SHORTAGE: Duration = Duration::from_secs(1);
@@ -156,7 +152,7 @@ impl Once {
             };
             tokio::join!(out, err);
         };
-        let mut passing_on = tokio::spawn(passing_on(outlet.clone()));
+        let passing_on = tokio::spawn(passing_on(outlet.clone()));
         let overtime = async {
             match timeout {
                 Some(timeout) => env.clock().sleep(*timeout).await,
@@ -179,10 +175,7 @@ impl Once {
             group.stop(env, hard).await;
         }
         feeding.abort();
-        tokio::select! {
-            _ = &mut passing_on => {}
-            () = env.clock().sleep(LAST_WORDS) => passing_on.abort(),
-        }
+        last_words(env, passing_on).await;
         ended
     }
 

@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use dfq::{Queue, Receipt};
+use dfq::{Env, Queue, Receipt};
 use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::task::JoinHandle;
 
 use super::progress::Progress;
 
@@ -15,6 +17,11 @@ const LONGEST_LINE: usize = 1 << 20;
 
 /// How much of what a command said last is kept with a failure.
 const TAIL: usize = 4096;
+
+/// How long to wait for the rest of the output of a command that has ended: one of its children may
+/// live on and hold the pipe. So many steps of so long: a machine that stalls uses up one step, and what
+/// was there all the while is read in the next.
+const LAST_WORDS: (u32, Duration) = (20, Duration::from_millis(50));
 
 /// Where a stream of a command goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +92,19 @@ impl Outlet {
         let tail = std::mem::take(&mut *self.tail.lock().unwrap_or_else(PoisonError::into_inner));
         String::from_utf8_lossy(&tail).trim().to_owned()
     }
+}
+
+/// Waits until the output of a command that has ended is passed on, or stops passing it on.
+pub(super) async fn last_words(env: &Env, mut passing_on: JoinHandle<()>) {
+    let (steps, step) = LAST_WORDS;
+    for _ in 0..steps {
+        tokio::select! {
+            biased;
+            _ = &mut passing_on => return,
+            () = env.clock().sleep(step) => {}
+        }
+    }
+    passing_on.abort();
 }
 
 /// The folder of `--log-dir`.

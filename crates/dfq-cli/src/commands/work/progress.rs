@@ -49,8 +49,9 @@ const RECENT: usize = 500;
 /// Writes that may wait for a slow reader before the commands themselves have to wait.
 const QUEUED_WRITES: usize = 64;
 
-/// How long to wait for a slow reader at the end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How often to look, and after how long again, whether a slow reader has read all at the end. A machine
+/// that stalls costs the reader one look, not all.
+const LAST_WORDS: (u32, Duration) = (500, Duration::from_millis(2));
 
 fn write_all(
     mut lines: Receiver<(Vec<u8>, Stream)>,
@@ -140,14 +141,12 @@ impl Progress {
 
     /// Waits until all of it is written, but not long for a reader that has stopped.
     pub(super) async fn flush(&self) {
-        let written = async {
-            while self.unwritten.load(Ordering::SeqCst) > 0 {
-                self.env.clock().sleep(Duration::from_millis(2)).await;
+        let (looks, pause) = LAST_WORDS;
+        for _ in 0..looks {
+            if self.unwritten.load(Ordering::SeqCst) == 0 {
+                return;
             }
-        };
-        tokio::select! {
-            () = written => {}
-            () = self.env.clock().sleep(LAST_WORDS) => {}
+            self.env.clock().sleep(pause).await;
         }
     }
 

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use super::Shop;
 use super::child::{self, Group, describe};
 use super::once::{is_passing, stopped};
-use super::output::{Outlet, Stream};
+use super::output::{Outlet, Stream, last_words};
 
 /// A verdict longer than this is none.
 const LONGEST_VERDICT: u64 = 1 << 20;
@@ -99,22 +99,21 @@ impl Slots {
     }
 
     pub(super) async fn handle(&self, job: Job) -> Verdict {
-        // A child that ends in good order between two tasks did nothing to this one: another gets it.
-        match self.handle_once(&job).await {
-            Some(verdict) => verdict,
-            None => match self.handle_once(&job).await {
-                Some(verdict) => verdict,
-                None => {
-                    let error = "the command ends instead of taking tasks".to_owned();
-                    Verdict::Retry { error, delay: None }
-                }
-            },
+        let mut slot = self.take().await;
+        loop {
+            match self.handle_with(slot, &job).await {
+                Some(verdict) => return verdict,
+                // A child that ends in good order between two tasks did nothing to this one. A new one
+                // gets it: those that are idle may be about to end as well.
+                None => slot = self.start_anew().await,
+            }
         }
     }
 
-    /// `None` if the child turned out to have ended in good order before it took the task.
-    async fn handle_once(&self, job: &Job) -> Option<Verdict> {
-        let mut slot = match self.take().await {
+    /// `None` if the child turned out to have ended in good order before it took the task; never with a
+    /// new one, from which a verdict is due.
+    async fn handle_with(&self, slot: Result<Slot, Verdict>, job: &Job) -> Option<Verdict> {
+        let mut slot = match slot {
             Ok(slot) => slot,
             Err(verdict) => return Some(verdict),
         };
@@ -191,6 +190,11 @@ impl Slots {
             }
             self.discard(slot, true).await;
         }
+        self.start_anew().await
+    }
+
+    /// A new child, after a pause if the last ones died at once.
+    async fn start_anew(&self) -> Result<Slot, Verdict> {
         let deaths = *lock(&self.stillborn);
         if deaths > 0 {
             let pause = RESTART.0.saturating_mul(1 << deaths.min(16)).min(RESTART.1);
@@ -247,6 +251,7 @@ impl Slots {
         let mut status = None;
         if dying {
             tokio::select! {
+                biased;
                 ended = slot.group.wait() => status = ended.ok(),
                 () = env.clock().sleep(Duration::from_millis(500)) => {}
             }
@@ -254,10 +259,7 @@ impl Slots {
         if status.is_none() {
             slot.group.stop(env, hard).await;
         }
-        tokio::select! {
-            _ = &mut slot.stderr => {}
-            () = env.clock().sleep(Duration::from_secs(1)) => slot.stderr.abort(),
-        }
+        last_words(env, slot.stderr).await;
         lock(&self.numbers).remove(&slot.number);
         status
     }
@@ -276,10 +278,7 @@ impl Slots {
             if !ended {
                 slot.group.stop(env, hard).await;
             }
-            tokio::select! {
-                _ = &mut slot.stderr => {}
-                () = env.clock().sleep(Duration::from_secs(1)) => slot.stderr.abort(),
-            }
+            last_words(env, slot.stderr).await;
         });
         futures::future::join_all(closing).await;
     }
