@@ -21,14 +21,14 @@ fn folders(desk: &Desk) -> Vec<std::path::PathBuf> {
 #[test]
 fn a_worker_dies_and_nothing_is_lost() {
     let desk = Desk::new();
-    let said = start(&desk, &["demo", "--tasks", "100"]).wait_with_output().unwrap();
+    let said = start(&desk, &["demo", "--tasks", "300"]).wait_with_output().unwrap();
     let out = String::from_utf8_lossy(&said.stdout);
     assert_eq!(said.status.code(), Some(0), "{said:?}");
     for sentence in [
         "$ dfq work ./jobs -j 4 --lease 3s --drain -- sleep {.seconds}",
         "a worker dies in the middle of",
         "taken over: task-",
-        "100 tasks pushed, 100 completed, 0 failed",
+        "300 tasks pushed, 300 completed, 0 failed",
         "nothing lost, nothing completed twice",
         "\"attempt\": 2",
     ] {
@@ -40,15 +40,15 @@ fn a_worker_dies_and_nothing_is_lost() {
 #[test]
 fn as_json_and_kept() {
     let desk = Desk::new();
-    let said = start(&desk, &["demo", "--tasks", "60", "--keep", "--json"]).wait_with_output();
+    let said = start(&desk, &["demo", "--tasks", "300", "--keep", "--json"]).wait_with_output();
     let said = said.unwrap();
     let summary: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
-    assert_eq!(summary["completed"], 60, "{said:?}");
+    assert_eq!(summary["completed"], 300, "{said:?}");
     assert_eq!((&summary["lost"], &summary["completed_twice"]), (&0.into(), &0.into()));
     assert_eq!(summary["held_when_killed"], summary["taken_over"]);
     let queue = format!("{}/jobs", summary["folder"].as_str().unwrap());
     let check = desk.ok(&["check", &queue]);
-    assert_eq!(check, "in order: 0 pending, 0 scheduled, 60 completed, 0 failed\n");
+    assert_eq!(check, "in order: 0 pending, 0 scheduled, 300 completed, 0 failed\n");
 }
 
 #[test]

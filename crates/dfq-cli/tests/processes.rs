@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::io::Read;
 use std::process::{Child, Output};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -38,6 +39,20 @@ fn pid(child: &Child) -> Pid {
 fn signal(child: &Child, signal: Signal) {
     kill_process(pid(child), signal).unwrap();
 }
+
+/// Waits until it has said this on stderr; what it says after that is left for `end`.
+fn hear(child: &mut Child, text: &str) {
+    let stderr = child.stderr.as_mut().unwrap();
+    let (mut said, mut byte) = (Vec::new(), [0]);
+    while !said.ends_with(text.as_bytes()) {
+        let heard = stderr.read_exact(&mut byte);
+        assert!(heard.is_ok(), "no '{text}' in {}", String::from_utf8_lossy(&said));
+        said.extend(byte);
+    }
+}
+
+/// What it says when it has understood the first signal.
+const STOPPING: &str = "stopping: commands may finish";
 
 fn end(child: Child) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
@@ -76,9 +91,15 @@ fn is_alive(pid: Pid) -> bool {
     test_kill_process(pid).is_ok() && !stat.is_ok_and(|stat| stat.contains(") Z "))
 }
 
+/// Waits for the end of all that commands have written down.
+fn until_all_are_gone(desk: &Desk) {
+    let pids = noted(desk, "pids");
+    until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+}
+
 /// Writes down its own number and that of a child of its own, both of which ignore polite requests.
-const STUBBORN: &str =
-    r#"trap "" TERM; echo $$ >> pids; (trap "" TERM; sleep 600) & echo $! >> pids; wait"#;
+const STUBBORN: &str = r#"trap "" TERM; echo $$ >> leaders; echo $$ >> pids;
+    (trap "" TERM; sleep 600) & echo $! >> pids; wait"#;
 
 #[test]
 fn a_timeout_ends_the_whole_process_group() {
@@ -91,17 +112,16 @@ fn a_timeout_ends_the_whole_process_group() {
         "--max-attempts",
         "1",
         "--timeout",
-        "500ms",
+        "5s",
         "--",
         "sh",
         "-c",
         STUBBORN,
     ]);
     assert_eq!(said.status, Some(1));
-    assert!(said.err.contains("t0: failed: timed out after 500ms"), "{said:?}");
-    let pids = noted(&desk, "pids");
-    assert_eq!(pids.len(), 2);
-    until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+    assert!(said.err.contains("t0: failed: timed out after 5s"), "{said:?}");
+    assert_eq!(noted(&desk, "pids").len(), 2);
+    until_all_are_gone(&desk);
 }
 
 #[test]
@@ -117,8 +137,7 @@ fn a_lost_lease_ends_the_whole_process_group() {
     let (status, _, err) = end(slow);
     assert_eq!(status, Some(0), "{err}");
     assert!(err.contains("t0: somebody else has it now"), "{err}");
-    let pids = noted(&desk, "pids");
-    until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+    until_all_are_gone(&desk);
     assert_eq!((count(&desk, "completed"), count(&desk, "pending")), (1, 0));
 }
 
@@ -158,7 +177,7 @@ fn a_signal_lets_commands_finish_and_claims_no_more() {
     for kind in [Signal::TERM, Signal::INT, Signal::HUP] {
         let desk = desk("10m");
         push(&desk, 8);
-        let worker = desk.start(&[
+        let mut worker = desk.start(&[
             "work",
             "./jobs",
             "-j",
@@ -170,10 +189,11 @@ fn a_signal_lets_commands_finish_and_claims_no_more() {
         ]);
         until("two are at work", || noted(&desk, "pids").len() == 2);
         signal(&worker, kind);
+        // Commands that end before it has understood would make room for others.
+        hear(&mut worker, STOPPING);
         desk.write("go", "");
         let (status, _, err) = end(worker);
         assert_eq!(status, Some(0), "{err}");
-        assert!(err.contains("stopping: commands may finish"), "{err}");
         assert!(err.contains("2 tasks completed"), "{err}");
         assert_eq!((count(&desk, "completed"), count(&desk, "pending")), (2, 6));
     }
@@ -191,9 +211,11 @@ fn what_is_not_done_within_the_grace_is_given_back_at_once() {
     assert_eq!(status, Some(0), "{err}");
     assert!(err.contains("2 given back"), "{err}");
     assert!(
-        !noted(&desk, "pids").into_iter().any(is_alive),
+        !noted(&desk, "leaders").into_iter().any(is_alive),
         "no task is given back while it is worked on"
     );
+    // The rest were killed with their leaders, but nobody waits for that.
+    until_all_are_gone(&desk);
     // The leases had ten minutes to go.
     let next = desk.dfq(&["work", "./jobs", "--until", "idle", "--", "true"]);
     assert!(next.err.contains("2 tasks completed"), "{next:?}");
@@ -204,14 +226,18 @@ fn a_second_signal_stops_at_once() {
     for (kind, status) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let desk = desk("10m");
         push(&desk, 1);
-        let worker = desk.start(&["work", "./jobs", "--grace", "10m", "--", "sh", "-c", STUBBORN]);
+        let mut worker =
+            desk.start(&["work", "./jobs", "--grace", "10m", "--", "sh", "-c", STUBBORN]);
         until("it works", || noted(&desk, "pids").len() == 2);
         signal(&worker, kind);
-        std::thread::sleep(std::time::Duration::from_millis(500));
+        // One that comes too soon after the first was understood is taken for the first.
+        hear(&mut worker, STOPPING);
+        std::thread::sleep(std::time::Duration::from_millis(300));
         signal(&worker, kind);
         let (ended, _, err) = end(worker);
         assert_eq!(ended, Some(status), "{err}");
-        assert!(!noted(&desk, "pids").into_iter().any(is_alive));
+        assert!(!noted(&desk, "leaders").into_iter().any(is_alive));
+        until_all_are_gone(&desk);
         let next = desk.dfq(&["work", "./jobs", "--until", "idle", "--", "true"]);
         assert!(next.err.contains("1 task completed"), "{next:?}");
     }
@@ -280,8 +306,7 @@ fn those_of_a_group_that_outlive_its_leader_are_ended_too() {
     until("both are there", || noted(&desk, "pids").len() == 2 && desk.path("readied").exists());
     signal(&worker, Signal::TERM);
     assert_eq!(end(worker).0, Some(0));
-    let pids = noted(&desk, "pids");
-    until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+    until_all_are_gone(&desk);
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn play(desk: &Desk, queue: &str) -> String {
     // Failures, of an id that has to be encoded.
     s.dfq("push", &["--id", "späte räte/2", r#"{"x": [1, 2.50, 12345678901234567890]}"#]);
     let receipt = s.claim();
-    s.dfq("nack", &[&receipt, "--error", "timeout"]);
+    s.dfq("nack", &[&receipt, "--error", "timeout", "--delay", "1h"]);
     s.dfq("ls", &["--json"]);
     s.dfq("unlock", &["späte räte/2"]);
     let receipt = s.claim();

@@ -209,13 +209,14 @@ fn what_it_costs() {
         let line = json(said.err.lines().last().unwrap());
         line["cost"]["requests"][kind]["sent"].as_u64().unwrap_or(0)
     };
-    // How full the batches are depends on how fast lines are read and commands end.
+    // How full the batches are depends on how fast lines are read and commands end, and how often
+    // nothing is received on how long that takes. The exact figures are those of the bench below.
     let pushed = desk.dfq_with(&["push", "jobs", "--cost", "--json"], &tasks);
     assert!((10..=100).contains(&requests(&pushed, "send")), "{pushed:?}");
     let work = ["work", "jobs", "-j", "10", "--drain", "--cost", "--json", "--", "true"];
     let worked = desk.dfq(&work);
     assert_eq!(json(worked.out.lines().last().unwrap())["completed"], 100, "{worked:?}");
-    assert!((10..=100).contains(&requests(&worked, "receive")), "{worked:?}");
+    assert!((10..=200).contains(&requests(&worked, "receive")), "{worked:?}");
     assert!((10..=100).contains(&requests(&worked, "remove")), "{worked:?}");
     let table = desk.dfq(&["stats", "jobs", "--cost"]);
     assert!(table.err.contains("MANAGE"), "{table:?}");

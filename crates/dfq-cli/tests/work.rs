@@ -123,9 +123,14 @@ fn status_75_gives_back_with_a_pause_and_does_not_count() {
     let lease = std::fs::read_to_string(lease.path().join("later/lease.json")).unwrap();
     let lease: serde_json::Value = serde_json::from_str(&lease).unwrap();
     assert_eq!(lease["state"], "released");
-    assert!(lease["not_before"].is_string(), "{lease}");
+    let over: jiff::Timestamp = lease["not_before"].as_str().unwrap().parse().unwrap();
     let again = desk.dfq(&["work", "./jobs", "--until", "idle", "--", "true"]);
-    assert!(again.err.contains("0 tasks completed"), "not before its pause is over: {again:?}");
+    // A machine that stalls may take longer than the pause; then it is right to have done the task.
+    let in_time = jiff::Timestamp::now() < over;
+    assert!(
+        !in_time || again.err.contains("0 tasks completed"),
+        "not before its pause is over: {again:?}"
+    );
 }
 
 #[test]
@@ -313,9 +318,10 @@ fn ends_by_itself_when_told_to() {
     let said = desk.dfq(&["work", "./jobs", "--stop-after", "200ms", "--", "true"]);
     assert_eq!(said.status, Some(0), "{said:?}");
     // Idle does not wait for a delayed task, drain does.
-    desk.ok(&["push", "-q", "./jobs", "id=soon", "--delay", "2s"]);
-    desk.ok(&["work", "./jobs", "--until", "idle", "--", "true"]);
-    assert!(!records(&desk, "completed").contains_key("soon"));
+    desk.ok(&["push", "-q", "./later", "id=late", "--delay", "1m"]);
+    desk.ok(&["work", "./later", "--until", "idle", "--", "true"]);
+    assert_eq!(desk.ok(&["ls", "./later", "--state", "scheduled", "-o", "name"]), "late\n");
+    desk.ok(&["push", "-q", "./jobs", "id=soon", "--delay", "1s"]);
     desk.ok(&["work", "./jobs", "--drain", "--", "true"]);
     assert!(records(&desk, "completed").contains_key("soon"));
 }
@@ -354,7 +360,7 @@ fn a_live_line_on_a_terminal() {
     let desk = desk();
     push(&desk, &["a", "b", "c"]);
     let said = desk.on_terminal(
-        &["work", "./jobs", "--drain", "--", "sh", "-c", "sleep 0.3; echo said $1", "_", "{.id}"],
+        &["work", "./jobs", "--drain", "--", "sh", "-c", "sleep 1.5; echo said $1", "_", "{.id}"],
         "",
     );
     assert_eq!(said.status, Some(0), "{said:?}");

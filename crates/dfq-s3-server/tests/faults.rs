@@ -104,9 +104,9 @@ async fn a_body_cut_short_is_an_error_after_half_of_it() {
 async fn a_delayed_request_takes_effect_after_its_client_has_gone() {
     let server = honest().await;
     let options = ClientOptions::new().with_allow_http(true).with_no_system_certificates(true);
-    let options = options.with_timeout(Duration::from_millis(100));
+    let options = options.with_timeout(Duration::from_millis(1500));
     let hasty = builder(&server).with_client_options(options).build().unwrap();
-    let delay = Duration::from_millis(600);
+    let delay = Duration::from_secs(8);
     server.on(move |request| (request.op == "PutObject").then_some(Fault::Delay(delay)));
     assert!(create(&hasty, "k", "late").await.is_err());
     assert!(server.objects().is_empty());
@@ -121,15 +121,22 @@ async fn a_delayed_request_takes_effect_after_its_client_has_gone() {
 async fn a_delayed_answer_has_already_been_executed() {
     let server = honest().await;
     let client = client(&server);
-    let delay = Duration::from_millis(400);
+    let delay = Duration::from_secs(5);
     server.on(move |_| Some(Fault::DelayAnswer(delay)));
-    let (started, watcher) = (Instant::now(), async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        server.objects().contains_key("k")
-    });
-    let (written, there) = tokio::join!(create(&client, "k", "x"), watcher);
-    written.unwrap();
-    assert!(there && started.elapsed() >= delay);
+    let executed = async {
+        while !server.objects().contains_key("k") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let (started, written) = (Instant::now(), create(&client, "k", "x"));
+    tokio::pin!(written);
+    tokio::select! {
+        biased;
+        () = executed => {}
+        answer = &mut written => panic!("answered before it was seen: {answer:?}"),
+    }
+    written.await.unwrap();
+    assert!(started.elapsed() >= delay);
 }
 
 #[tokio::test]
@@ -156,9 +163,10 @@ async fn a_listing_that_is_behind_shows_what_was() {
     put(&client, "old", "x").await.unwrap();
     put(&client, "gone", "x").await.unwrap();
     tokio::time::sleep(Duration::from_millis(1200)).await;
+    let changed = Instant::now();
     put(&client, "new", "x").await.unwrap();
     client.delete(&path("gone")).await.unwrap();
-    server.on(|_| Some(Fault::StaleList(Duration::from_secs(1))));
+    server.on(move |_| Some(Fault::StaleList(changed.elapsed() + Duration::from_millis(500))));
     assert_eq!(listed(&client).await, ["gone", "old"]);
     get(&client, "new").await.unwrap();
     server.off();

@@ -55,12 +55,12 @@ fn task(n: usize) -> NewTask {
 fn a_handler_that_blocks_keeps_its_task() {
     let elsewhere = Elsewhere::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let lease = Duration::from_secs(5);
+    let lease = Duration::from_secs(12);
     let report = runtime.block_on(async {
         let queue = elsewhere.queue(lease, &Meter::default()).await;
         queue.push(vec![task(1)]).await.remove(0).unwrap();
         let handler = move |_: Job| {
-            std::thread::sleep(lease * 2);
+            std::thread::sleep(lease * 4 / 3);
             async { Ok::<(), dfq::Error>(()) }
         };
         Worker::new(queue, handler).until(Until::Idle).run().await.unwrap()
@@ -73,7 +73,7 @@ fn a_handler_that_blocks_keeps_its_task() {
 #[test]
 fn the_next_task_does_not_wait_for_the_last_ones_record() {
     let elsewhere = Elsewhere::start();
-    let slow = Fault::Delay(Duration::from_secs(5));
+    let slow = Fault::Delay(Duration::from_secs(10));
     elsewhere.server.on(move |request| {
         let record = request.op == "PutObject" && request.key.contains("/completed/");
         (record && request.nth == 1).then_some(slow)

@@ -78,7 +78,7 @@ impl Provider for Folder {
 
     fn lease(&self) -> Duration {
         // Where times are whole seconds, no shorter leases are allowed.
-        Duration::from_millis(if self.whole_seconds { 10_000 } else { 1200 })
+        Duration::from_millis(if self.whole_seconds { 10_000 } else { 3000 })
     }
 }
 

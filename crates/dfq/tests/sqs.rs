@@ -208,7 +208,7 @@ async fn what_the_server_refuses_keeps_nobody_out() {
 async fn strangers_are_left_to_the_redrive_policy() {
     let Some(endpoint) = sqs_support::ministack() else { return };
     let place = Place::new(endpoint, "");
-    let queue = place.queue(&Settings { lease: Duration::from_secs(1), ..settings() }).await;
+    let queue = place.queue(&Settings { lease: Duration::from_secs(4), ..settings() }).await;
     let (client, url) = place.bare().await;
     let foreign = ["hello", "{\"url\":\"x\"}", "{\"_dfq\":{\"id\":7}}", "[1,"];
     for body in foreign {
@@ -216,7 +216,7 @@ async fn strangers_are_left_to_the_redrive_policy() {
     }
     queue.push(vec![task("{}", "ours")]).await.remove(0).unwrap();
     let mut ours = Vec::new();
-    for _ in 0..40 {
+    for _ in 0..150 {
         for delivery in poll(&*queue, 10).await {
             ours.push(delivery.id().to_string());
             queue.ack(vec![delivery.receipt]).await.remove(0).unwrap();
@@ -290,7 +290,8 @@ async fn a_named_dead_letter_queue_does_without_a_policy() {
     let queue = dfq::sqs::Sqs::open(address, place.options(), limits).await.unwrap();
     queue.push(vec![task("1", "fails")]).await.remove(0).unwrap();
     for last in [false, true] {
-        let held = claim(&*queue).await;
+        let long = PollRequest { lease: Some(Duration::from_secs(60)), ..PollRequest::new(1) };
+        let held = queue.poll(long).await.unwrap().deliveries.remove(0);
         let nacked = queue.nack(nack(&held.receipt, "no")).await.remove(0).unwrap();
         assert_eq!(nacked == Nacked::GivenUp, last);
     }
@@ -387,7 +388,7 @@ async fn a_stopped_worker_gives_back_what_it_was_waiting_for() {
     let queue = place.queue(&settings()).await;
     assert!(poll(&*queue, 1).await.is_empty());
     // Somebody waits, and then does not care any more.
-    let impatient = queue.wait(Duration::from_secs(5));
+    let impatient = queue.wait(Duration::from_secs(15));
     tokio::select! { () = impatient => {}, () = tokio::time::sleep(Duration::from_millis(300)) => {} }
     let other = place.open(None).await.unwrap();
     other.push(vec![task("{}", "a")]).await.remove(0).unwrap();

@@ -145,7 +145,7 @@ async fn an_old_server_gets_smaller_batches() {
 async fn a_handler_that_blocks_keeps_its_task() {
     let Some(endpoint) = sqs_support::ministack() else { return };
     let place = Place::new(endpoint, "");
-    let queue = place.queue(&Settings { lease: Duration::from_secs(3), ..settings() }).await;
+    let queue = place.queue(&Settings { lease: Duration::from_secs(12), ..settings() }).await;
     queue.push(vec![task("1", "a")]).await.remove(0).unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let thief = {
@@ -170,7 +170,7 @@ async fn a_handler_that_blocks_keeps_its_task() {
         move |_: Job| {
             let thief = started.lock().unwrap().take().unwrap();
             *thieves.lock().unwrap() = Some(std::thread::spawn(thief));
-            std::thread::sleep(Duration::from_secs(8));
+            std::thread::sleep(Duration::from_secs(16));
             over.store(true, Ordering::SeqCst);
             async { Ok::<(), dfq::Error>(()) }
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use dfq::queue::{Detail, Taken, TaskState, TaskView};
 use dfq::transfer::{Event, Mode, Report, Transfer};
-use dfq::worker::{Until, Worker};
+use dfq::worker::Worker;
 use dfq::{Env, Nack, NewTask, OpenOptions, PollRequest, Pushed, Queue, Settings, TaskId};
 
 const LEASE: Duration = Duration::from_secs(1);
@@ -231,7 +231,7 @@ async fn interrupted_moves_count_for_nothing() {
         tokio::time::sleep(LEASE * 2).await;
     }
     // The last one may still have it: the next run waits.
-    from.take(vec![view(&from, "a").await], LEASE).await.remove(0).unwrap();
+    from.take(vec![view(&from, "a").await], LEASE * 5).await.remove(0).unwrap();
     let mut waited = false;
     let mut tell = |event: Event<'_>| waited |= matches!(event, Event::Waiting(_));
     let report = transfer(&from, &to, Mode::Move).run(&mut tell).await.unwrap();
@@ -326,26 +326,28 @@ async fn a_race_of_movers_and_workers() {
         push(&here, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
         let times: Arc<std::sync::Mutex<HashMap<String, u32>>> = Arc::default();
         let open = |place: &support::Place| dfq::open(place.path("q"), OpenOptions::existing());
-        let mut crew = tokio::task::JoinSet::new();
+        // There and back at the same time, for as long as anything is there. So workers stay to the last.
+        let (mut crew, mut movers) = (tokio::task::JoinSet::new(), tokio::task::JoinSet::new());
+        let mut stoppers = Vec::new();
         for at in [0, 1, 1] {
             let (queue, times) = (open(&places[at]).await.unwrap(), Arc::clone(&times));
-            crew.spawn(async move {
-                let work = move |job: dfq::worker::Job| {
-                    let times = Arc::clone(&times);
-                    async move {
-                        let id = job.delivery.id().to_string();
-                        *times.lock().unwrap().entry(id).or_default() += 1;
-                        tokio::time::sleep(Duration::from_millis(1)).await;
-                        dfq::worker::Verdict::Ack
-                    }
-                };
-                Worker::new(queue, work).until(Until::Drained).run().await.unwrap();
-            });
+            let work = move |job: dfq::worker::Job| {
+                let times = Arc::clone(&times);
+                async move {
+                    let id = job.delivery.id().to_string();
+                    *times.lock().unwrap().entry(id).or_default() += 1;
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    dfq::worker::Verdict::Ack
+                }
+            };
+            let worker = Worker::new(queue, work);
+            stoppers.push(worker.stopper());
+            crew.spawn(worker.run());
         }
         for (from, to) in [(0, 1), (0, 1), (0, 1), (1, 0)] {
             let (from, to) = (open(&places[from]).await.unwrap(), open(&places[to]).await.unwrap());
-            crew.spawn(async move {
-                // There and back at the same time: who is refused tries again.
+            movers.spawn(async move {
+                // Who is refused tries again.
                 for _ in 0..5 {
                     let (from, to) = (Arc::clone(&from), Arc::clone(&to));
                     let transfer = Transfer::new(from, to, Mode::Move, Env::system()).unwrap();
@@ -354,8 +356,14 @@ async fn a_race_of_movers_and_workers() {
                 }
             });
         }
-        while let Some(ended) = crew.join_next().await {
+        while let Some(ended) = movers.join_next().await {
             ended.unwrap();
+        }
+        for stopper in stoppers {
+            stopper.stop();
+        }
+        while let Some(ended) = crew.join_next().await {
+            ended.unwrap().unwrap();
         }
         // Whatever came after the workers had left.
         for queue in [&here, &there] {

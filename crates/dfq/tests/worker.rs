@@ -12,12 +12,14 @@ use std::time::Duration;
 use dfq::queue::TaskState;
 use dfq::store::fs::fault::Fault;
 use dfq::worker::{Job, Report, Until, Verdict, Worker};
-use dfq::{Queue, Settings};
+use dfq::{PollRequest, Queue, Settings};
 use rustix::io::Errno;
 use support::{Place, id, poll, push};
 
-/// Short enough to wait for, long enough for a busy machine to renew it in time.
-const LEASE: Duration = Duration::from_millis(1500);
+/// Short enough to wait for, long enough for a machine that stalls to renew it in time.
+const LEASE: Duration = Duration::from_secs(9);
+/// Longer than a lease.
+const LONG: Duration = Duration::from_secs(12);
 
 fn settings() -> Settings {
     Settings { lease: LEASE, ..Settings::default() }
@@ -88,14 +90,14 @@ async fn as_many_tasks_at_once_as_asked_for() {
     assert_eq!(seen.load(Ordering::SeqCst), 4);
 }
 
-/// One thread for everything, and the handler sits on it for three leases.
+/// One thread for everything, and the handler sits on it for longer than a lease.
 #[tokio::test(flavor = "current_thread")]
 async fn a_busy_handler_does_not_starve_its_own_heartbeat() {
     let place = Place::new();
     let queue = place.queue_with(settings()).await;
     push(&*queue, "a").await;
     let handler = |_: Job| async {
-        std::thread::sleep(LEASE * 3);
+        std::thread::sleep(LONG);
         Verdict::Ack
     };
     let report = Worker::new(queue.clone(), handler).until(Until::Drained).run().await.unwrap();
@@ -180,15 +182,13 @@ async fn a_hard_stop_does_not_wait_even_for_a_handler_that_blocks() {
     let queue = place.queue().await;
     push(&*queue, "a").await;
     let started = Arc::new(tokio::sync::Notify::new());
-    let starting = started.clone();
-    let handler = move |job: Job| {
-        let starting = starting.clone();
+    let (starting, (over, blocked)) = (started.clone(), std::sync::mpsc::channel::<()>());
+    let blocked = Arc::new(std::sync::Mutex::new(blocked));
+    let handler = move |_: Job| {
+        let (starting, blocked) = (starting.clone(), blocked.clone());
         async move {
             starting.notify_one();
-            while !job.is_cancelled() {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            std::thread::sleep(Duration::from_millis(2500));
+            let _ = blocked.lock().unwrap().recv_timeout(Duration::from_secs(60));
             Verdict::Ack
         }
     };
@@ -200,6 +200,7 @@ async fn a_hard_stop_does_not_wait_even_for_a_handler_that_blocks() {
     let report = running.await.unwrap().unwrap();
     assert_eq!(report, Report { released: 1, ..Report::default() });
     assert_eq!(poll(&*place.queue().await).await.len(), 1);
+    drop(over);
 }
 
 #[tokio::test]
@@ -223,11 +224,9 @@ async fn until_drained_waits_for_backoffs_schedules_and_others() {
     let place = Place::new();
     let queue = place.queue_with(settings()).await;
     push(&*queue, "others").await;
-    assert_eq!(
-        poll(&*place.queue_with(settings()).await).await.len(),
-        1,
-        "held by a silent worker"
-    );
+    let silent = place.queue_with(settings()).await;
+    let soon = PollRequest { lease: Some(Duration::from_millis(1500)), ..PollRequest::new(1) };
+    assert_eq!(silent.poll(soon).await.unwrap().deliveries.len(), 1, "held by a silent worker");
     push(&*queue, "retried").await;
     queue
         .push(vec![support::task("later").delay(Duration::from_millis(500))])
@@ -261,7 +260,7 @@ async fn a_full_disk_does_not_lose_finished_work() {
     };
     let room = sys.clone();
     tokio::spawn(async move {
-        tokio::time::sleep(LEASE * 3).await;
+        tokio::time::sleep(LONG).await;
         room.refuse("completed", None);
     });
     let report = Worker::new(queue.clone(), handler).until(Until::Drained).run().await.unwrap();
@@ -305,9 +304,9 @@ async fn a_poll_that_may_not_write_says_so() {
     let place = Place::new();
     let (queue, sys) = place.faulty(settings()).await;
     push(&*queue, "a").await;
-    assert!(queue.poll(dfq::PollRequest::new(0)).await.is_ok());
+    assert!(queue.poll(PollRequest::new(0)).await.is_ok());
     sys.arm(Some(Fault::Fail(0, Errno::ROFS)));
-    let refused = queue.poll(dfq::PollRequest::new(1)).await.unwrap_err();
+    let refused = queue.poll(PollRequest::new(1)).await.unwrap_err();
     assert_eq!(refused.kind(), dfq::ErrorKind::Denied, "{refused}");
 }
 
@@ -343,7 +342,7 @@ async fn leases_of_the_second_queue_are_kept_too() {
     let (idle, busy) = (first.queue_with(settings()).await, second.queue_with(settings()).await);
     push(&*busy, "long").await;
     let handler = |_: Job| async {
-        tokio::time::sleep(LEASE * 2).await;
+        tokio::time::sleep(LONG).await;
         Verdict::Ack
     };
     let worker = Worker::new(idle, handler).then(busy).until(Until::Drained);
@@ -367,6 +366,7 @@ async fn a_limit_is_a_limit() {
 #[tokio::test]
 async fn an_observer_hears_what_became_of_each_task() {
     use dfq::worker::Became;
+    const HOUR: Duration = Duration::from_secs(3600);
     let place = Place::new();
     let queue = place.queue_with(Settings { max_attempts: 2, ..settings() }).await;
     for name in ["ack", "fail", "retry", "release"] {
@@ -379,8 +379,8 @@ async fn an_observer_hears_what_became_of_each_task() {
         match job.delivery.id().as_str() {
             "ack" => Verdict::Ack,
             "fail" => Verdict::Fail { reason: "no".into() },
-            "retry" => Verdict::Retry { error: "no".into(), delay: Some(LEASE) },
-            _ => Verdict::Release { reason: None, delay: Some(LEASE) },
+            "retry" => Verdict::Retry { error: "no".into(), delay: Some(HOUR) },
+            _ => Verdict::Release { reason: None, delay: Some(HOUR) },
         }
     };
     let worker = Worker::new(queue.clone(), handler).until(Until::Idle).observe(move |settled| {
@@ -392,9 +392,12 @@ async fn an_observer_hears_what_became_of_each_task() {
         ("ack".to_owned(), Became::Completed),
         ("fail".to_owned(), Became::Failed),
         ("release".to_owned(), Became::Released),
-        ("retry".to_owned(), Became::Retried(LEASE)),
+        ("retry".to_owned(), Became::Retried(HOUR)),
     ];
     assert_eq!(heard, expected);
+    for unlocked in queue.unlock(vec![id("retry"), id("release")]).await {
+        unlocked.unwrap();
+    }
     let handler = |job: Job| async move {
         let earlier = job.delivery.earlier;
         match job.delivery.id().as_str() {

@@ -9,6 +9,11 @@ use dfq_s3_server::Lies;
 use crate::world::*;
 
 const HOUR: i64 = 3_600_000;
+/// Long enough that a machine may stall between two heartbeats.
+const LENIENT: Duration = Duration::from_secs(12);
+const BEAT: u64 = 4_000;
+/// Not over before one has looked.
+const DELAY: Duration = Duration::from_secs(10);
 
 fn set_clock(world: &World, offset: i64) {
     world.server.set_lies(Lies { clock_offset_ms: offset, ..Lies::default() });
@@ -17,12 +22,12 @@ fn set_clock(world: &World, offset: i64) {
 async fn leases_last_as_long_as_they_should(offset: i64) {
     let world = World::new().await;
     set_clock(&world, offset);
-    let (queue, other) = (world.with_task(SHORT).await, world.worker().await);
+    let (queue, other) = (world.with_task(LENIENT).await, world.worker().await);
     let receipt = claim(&*queue).await.receipt;
     for _ in 0..4 {
         assert!(poll(&*other, 1).await.unwrap().is_empty(), "taken from its owner");
         queue.heartbeat(vec![receipt.clone()]).await.remove(0).unwrap();
-        pause(2_000).await;
+        pause(BEAT).await;
     }
     let taken = claim_in_time(&*other).await;
     assert_eq!((taken.attempt, taken.earlier.lost), (2, 1));
@@ -46,11 +51,11 @@ async fn delays_last_as_long_as_they_should(offset: i64) {
     let world = World::new().await;
     set_clock(&world, offset);
     let queue = world.worker().await;
-    let delayed = task().delay(Duration::from_secs(5));
+    let delayed = task().delay(DELAY);
     assert!(matches!(queue.push(vec![delayed]).await.remove(0).unwrap(), Pushed::Created(_)));
     assert!(poll(&*queue, 1).await.unwrap().is_empty(), "long before its time");
     let receipt = claim_in_time(&*queue).await.receipt;
-    let (error, delay) = ("on purpose".to_owned(), Some(Duration::from_secs(5)));
+    let (error, delay) = ("on purpose".to_owned(), Some(DELAY));
     queue.nack(vec![dfq::Nack { receipt, error, delay }]).await.remove(0).unwrap();
     assert!(poll(&*queue, 1).await.unwrap().is_empty(), "in its backoff");
     assert_eq!(claim_in_time(&*queue).await.attempt, 2);
@@ -70,14 +75,14 @@ async fn delays_on_a_clock_an_hour_behind() {
 #[tokio::test]
 async fn a_clock_that_jumps_takes_no_task_from_its_owner() {
     let world = World::new().await;
-    let (queue, other) = (world.with_task(SHORT).await, world.worker().await);
+    let (queue, other) = (world.with_task(LENIENT).await, world.worker().await);
     let receipt = claim(&*queue).await.receipt;
     assert!(poll(&*other, 1).await.unwrap().is_empty());
     for offset in [HOUR, 0, -HOUR] {
         set_clock(&world, offset);
         assert!(poll(&*other, 1).await.unwrap().is_empty(), "taken from its owner");
         queue.heartbeat(vec![receipt.clone()]).await.remove(0).unwrap();
-        pause(2_000).await;
+        pause(BEAT).await;
         assert!(poll(&*other, 1).await.unwrap().is_empty(), "taken from its owner");
     }
     ack(&*queue, &receipt).await.unwrap();

@@ -1,6 +1,7 @@
 //! A server of our own with a queue on it, and the few steps that every test takes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dfq::store::bucket::{Bucket, S3Options};
@@ -56,17 +57,19 @@ impl World {
         queue
     }
 
-    /// Does this to the first request for which `which` holds.
+    /// Does this to the first request for which `which` holds. The answer tells when it has come.
     pub(crate) fn once(
         &self,
         fault: Fault,
         which: impl Fn(&RequestInfo) -> bool + Send + Sync + 'static,
-    ) {
-        let done = std::sync::atomic::AtomicBool::new(false);
+    ) -> Arc<AtomicBool> {
+        let come = Arc::new(AtomicBool::new(false));
+        let done = Arc::clone(&come);
         self.server.on(move |request| {
-            let hit = which(request) && !done.swap(true, std::sync::atomic::Ordering::SeqCst);
+            let hit = which(request) && !done.swap(true, Ordering::SeqCst);
             hit.then_some(fault)
         });
+        come
     }
 
     /// Does this to every request for which `which` holds, until [`Server::off`].

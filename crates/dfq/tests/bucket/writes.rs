@@ -1,5 +1,6 @@
 //! The four conditional PUTs on which all rests: of the settings, the task, the lease, the record.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dfq::{ErrorKind, Outcome, Pushed};
@@ -155,14 +156,21 @@ async fn an_ack_without_an_answer_can_be_repeated() {
 }
 
 /// Long enough for somebody else to come first.
-const SLOW: Fault = Fault::Delay(Duration::from_millis(1500));
+const SLOW: Fault = Fault::Delay(Duration::from_secs(7));
+
+/// Waits until the one who is slow is under way.
+async fn under_way(come: &AtomicBool) {
+    while !come.load(Ordering::SeqCst) {
+        pause(20).await;
+    }
+}
 
 #[tokio::test]
 async fn of_two_that_make_a_queue_one_does() {
     let world = World::new().await;
-    world.once(SLOW, creates(SETTINGS));
+    let come = world.once(SLOW, creates(SETTINGS));
     let (late, first) = tokio::join!(world.open(LONG), async {
-        pause(500).await;
+        under_way(&come).await;
         world.open(LONG / 2).await
     });
     assert_eq!(first.unwrap().settings().lease, LONG / 2);
@@ -174,9 +182,9 @@ async fn of_two_that_make_a_queue_one_does() {
 async fn of_two_that_push_one_creates() {
     let world = World::new().await;
     let (queue, other) = (world.worker().await, world.worker().await);
-    world.once(SLOW, creates(TASK));
+    let come = world.once(SLOW, creates(TASK));
     let (late, first) = tokio::join!(push(&*queue), async {
-        pause(500).await;
+        under_way(&come).await;
         push(&*other).await
     });
     assert!(matches!(first.unwrap(), Pushed::Created(_)));
@@ -188,9 +196,9 @@ async fn of_two_that_push_one_creates() {
 async fn of_two_that_claim_one_has_it() {
     let world = World::new().await;
     let (queue, other) = (world.with_task(LONG).await, world.worker().await);
-    world.once(SLOW, creates(LEASE));
+    let come = world.once(SLOW, creates(LEASE));
     let (late, first) = tokio::join!(poll(&*queue, 1), async {
-        pause(1000).await;
+        under_way(&come).await;
         claim(&*other).await
     });
     assert_eq!((late.unwrap().len(), world.faults(SLOW)), (0, 1));
@@ -203,9 +211,9 @@ async fn of_two_ends_one_holds() {
     let world = World::new().await;
     let (queue, other) = (world.with_task(LONG).await, world.worker().await);
     let receipt = claim(&*queue).await.receipt;
-    world.once(SLOW, creates(COMPLETED));
+    let come = world.once(SLOW, creates(COMPLETED));
     let (late, first) = tokio::join!(ack(&*queue, &receipt), async {
-        pause(500).await;
+        under_way(&come).await;
         other.ack(vec![receipt.clone()]).await.remove(0)
     });
     assert_eq!((late, first), (Ok(()), Ok(())), "the same owner's, so both are true");
