@@ -70,18 +70,46 @@ async fn a_time_for_which_nothing_is_scheduled_any_more_is_not_waited_for() {
     };
     schedule("a", 5).await;
     schedule("b", 50).await;
+    // So that the watcher relies on what it saw, the folder must not have changed just now.
+    let settle = || tokio::time::sleep(Duration::from_millis(100));
+    settle().await;
     assert!(next(&*watcher).await.is_some());
-    // So that the times of the folders can be told apart.
-    tokio::time::sleep(Duration::from_millis(50)).await;
     queue.cancel(vec![id("a")], "no".into()).await.remove(0).unwrap();
     let left = next(&*watcher).await.unwrap();
     assert!(left > Duration::from_secs(600), "{left:?}, though that was cancelled");
+    settle().await;
+    assert!(next(&*watcher).await.is_some());
     let to = elsewhere.queue().await;
     let moving = Transfer::new(queue.clone(), to, Mode::Move, Env::system()).unwrap();
     moving.run(&mut |_| {}).await.unwrap();
     assert_eq!(next(&*watcher).await, None, "moved");
-    std::fs::create_dir(place.path("q/scheduled/20310101T0000Z")).unwrap();
-    assert_eq!(next(&*place.queue().await).await, None, "an empty folder that somebody left");
+}
+
+/// A push makes the folder of a time before it puts a task into it. Those who look for what is due leave it
+/// alone, and those who took the last task from there and remove it do not stand in the way for long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn a_push_for_a_time_finds_its_folder() {
+    let place = Place::new();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let scheduling = async |name: &str| {
+        let queue = place.queue().await;
+        for n in 0..100 {
+            // All for the same seconds, so that one removes what the other has just made.
+            let (name, delay) = (format!("{name}{n}"), Duration::from_secs(60));
+            queue.push(vec![task(&name).delay(delay)]).await.remove(0).unwrap();
+            queue.cancel(vec![id(&name)], "no".into()).await.remove(0).unwrap();
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    };
+    let looking = async || {
+        let queue = place.queue().await;
+        while !over.load(std::sync::atomic::Ordering::Relaxed) {
+            queue.poll(PollRequest::new(1)).await.unwrap();
+        }
+    };
+    tokio::join!(scheduling("a"), scheduling("b"), looking(), looking(), looking(), looking());
+    let stats = place.queue().await.stats(Detail::Exact).await.unwrap();
+    assert_eq!((stats.scheduled, stats.failed), (0, 200));
 }
 
 #[tokio::test]

@@ -46,7 +46,9 @@ impl<T: Tree> Core<T> {
         let key = &task.key;
         if let TaskState::Scheduled { due } = task.state {
             // Gone from there or not: if it is pending, it can be had.
-            self.promote(Due::at_time(due), key).await?;
+            let due = Due::at_time(due);
+            self.promote(due, key).await?;
+            self.prune_due(due).await;
         }
         let mut candidate = Candidate::new(key.clone());
         candidate.moving = true;
@@ -67,11 +69,8 @@ impl<T: Tree> Core<T> {
         }
     }
 
-    /// Cleans away what is left in `pending/` of tasks that have finished, and in `scheduled/` of all.
+    /// Cleans away what is left in `pending/` of tasks that have finished.
     pub(super) async fn tidy(&self) -> Result<()> {
-        for due in self.due_folders().await? {
-            self.prune_due(due).await;
-        }
         let mut from = Some(Spot::START);
         while let Some(spot) = from {
             let (keys, next) = self.stretch(layout::PENDING, spot).await?;

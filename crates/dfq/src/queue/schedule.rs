@@ -112,8 +112,8 @@ impl<T: Tree> Core<T> {
         }
         let all = self.due_folders().await?;
         let first_later = all.partition_point(|due| due.at() <= now);
-        let (due, later) = all.split_at(first_later);
-        schedule.next = self.first_in_use(later).await;
+        schedule.next = all.get(first_later).copied();
+        let due = &all[..first_later];
         schedule.troubled.retain(|folder, _| due.contains(folder));
         // A move does not change `scheduled/` itself, so only a look that met nothing due can be
         // relied on until the folder changes.
@@ -156,26 +156,15 @@ impl<T: Tree> Core<T> {
         })
     }
 
-    /// The first of these for which something is scheduled: nobody is to wait for what was cancelled.
-    async fn first_in_use(&self, later: &[Due]) -> Option<Due> {
-        for due in later {
-            if !self.prune_due(*due).await {
-                return Some(*due);
-            }
+    /// Lets the store remove the folder of a time for which nothing is scheduled any more: whoever drains the
+    /// queue would wait for it. Called only by those who took the last task away, never by those who merely
+    /// look: a push makes the folder before it fills it.
+    pub(super) async fn prune_due(&self, due: Due) {
+        if !self.remote() {
+            let dir = format!("{}/{}", layout::SCHEDULED, due.name());
+            // Found empty, the store removes it.
+            let _ = self.tree.list(&dir, None, 1).await;
         }
-        None
-    }
-
-    /// Lets the store remove a folder in which nothing is scheduled any more; answers whether it has gone.
-    /// While it is there, somebody may put a task into it without changing `scheduled/` itself.
-    pub(super) async fn prune_due(&self, due: Due) -> bool {
-        if self.remote() {
-            return false; // a mere name, which goes with its last task
-        }
-        let dir = format!("{}/{}", layout::SCHEDULED, due.name());
-        let listed = self.tree.list(&dir, None, 1).await;
-        listed.is_ok_and(|page| page.entries.is_empty())
-            && matches!(self.tree.open(&dir).await, Ok(None))
     }
 
     /// Moves about `limit` tasks; answers how many, and when to try again what would not go.

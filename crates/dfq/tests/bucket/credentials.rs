@@ -214,10 +214,11 @@ async fn a_credentials_file_that_changes_late() {
     let worker = tokio::spawn(async move { command.output().await.unwrap() });
     started(&world).await;
     world.server.set_credentials(vec![session(2)]);
-    for _ in 0..600 {
+    for waits in 0.. {
         if world.server.meter().counts().status(403) > 0 {
             break;
         }
+        assert!(waits < 1200, "no heartbeat comes");
         pause(50).await;
     }
     write_whole(&file, &profile(&session(2)));

@@ -289,8 +289,10 @@ pub(crate) fn run(
         }
         if !enough && tick % 16 == 0 {
             // All the wrong that the server can do.
-            let faults = server.map_or(0, |server| server.meter().counts().faults.len());
-            enough = (plan.faults == 0 || faults == Faults::NAMES.len()) && crew.had_enough()?;
+            let all_faults = server.is_none_or(|server| {
+                plan.faults == 0 || server.meter().counts().faults.len() == Faults::NAMES.len()
+            });
+            enough = all_faults && crew.had_enough()?;
         }
         if left.is_empty() && !enough && one_in(&crew.env, 4) {
             left.push(format!("t{}", crew.told.tasks.len()));

@@ -100,18 +100,18 @@ impl Slots {
 
     pub(super) async fn handle(&self, job: Job) -> Verdict {
         let mut slot = self.take().await;
+        // Twice at the most: a verdict is due from a child that is new.
         loop {
             match self.handle_with(slot, &job).await {
                 Some(verdict) => return verdict,
-                // A child that ends in good order between two tasks did nothing to this one. A new one
-                // gets it: those that are idle may be about to end as well.
+                // One that ends in good order between two tasks did nothing to this one. A new one gets
+                // it: those that are idle may be about to end as well.
                 None => slot = self.start_anew().await,
             }
         }
     }
 
-    /// `None` if the child turned out to have ended in good order before it took the task; never with a
-    /// new one, from which a verdict is due.
+    /// `None` if the child turned out to have ended in good order before it took the task.
     async fn handle_with(&self, slot: Result<Slot, Verdict>, job: &Job) -> Option<Verdict> {
         let mut slot = match slot {
             Ok(slot) => slot,

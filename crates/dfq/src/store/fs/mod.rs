@@ -37,6 +37,9 @@ use crate::store::{Created, EntryKind, Properties};
 
 pub use sys::{DirEntry, Meta, RealSys, Sys, SysResult};
 
+/// How often a folder that was pruned under our hands is made again before we give up.
+const PRUNED_RETRIES: usize = 8;
+
 /// A directory as a queue's storage.
 pub struct Filesystem<S: Sys = RealSys> {
     inner: Arc<Inner<S>>,
@@ -221,14 +224,18 @@ impl<S: Sys> Inner<S> {
     }
 
     /// Makes a folder and those above it, unless they are known to exist. With `durable`, its entry
-    /// is on the disk: also if somebody else has just made it and may not have come to that.
+    /// is on the disk: also if somebody else has just made it and may not have come to that. But not that
+    /// of a due time, which may be removed until there is something in it: see [`Self::sync_names`].
     fn ensure_dir(&self, path: &str, durable: bool) -> Result<()> {
         if lock(&self.known).contains_key(path) {
             return Ok(());
         }
         let stat = || self.sys.stat(&self.root, path);
         let mut meta = stat();
-        if meta == Err(Errno::NOENT) {
+        for _ in 0..PRUNED_RETRIES {
+            if meta != Err(Errno::NOENT) {
+                break;
+            }
             if let Some((parent, _)) = path.rsplit_once('/') {
                 self.ensure_dir(parent, durable)?;
             }
@@ -241,11 +248,12 @@ impl<S: Sys> Inner<S> {
         if meta.kind != EntryKind::Folder {
             return Err(self.failed("use", path, Errno::NOTDIR));
         }
-        if durable {
+        // Folders of due times come and go: remembering them would take memory without end.
+        let is_scheduled = path.starts_with(layout::SCHEDULED);
+        if durable && !(is_scheduled && path.contains('/')) {
             self.sync_parent(path)?;
         }
-        // Folders of due times come and go: remembering them would take memory without end.
-        if !path.starts_with(layout::SCHEDULED) {
+        if !is_scheduled {
             lock(&self.known).insert(path.to_owned(), meta.inode);
         }
         Ok(())
@@ -257,8 +265,8 @@ impl<S: Sys> Inner<S> {
         synced.map_err(|errno| self.failed("sync", parent, errno))
     }
 
-    /// Makes the names in a folder durable, and the folder itself, should it be another than the one we
-    /// knew: removed while empty, and made anew by somebody who may not have come to sync it.
+    /// Makes the names in a folder durable, and the folder itself, unless it is the one we know: it may have
+    /// been removed while empty, and made anew by somebody who has not come to sync it.
     fn sync_names(&self, dir: &str) -> Result<()> {
         let inode = match self.sys.sync_dir(&self.root, dir) {
             Ok(inode) => inode,
@@ -267,10 +275,12 @@ impl<S: Sys> Inner<S> {
             Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return Err(self.failed("sync", dir, errno)),
         };
-        let known = lock(&self.known).get(dir).copied();
-        if known.is_some_and(|known| known != inode) {
-            self.sync_parent(dir)?;
-            lock(&self.known).insert(dir.to_owned(), inode);
+        if lock(&self.known).get(dir) == Some(&inode) {
+            return Ok(());
+        }
+        self.sync_parent(dir)?;
+        if let Some(known) = lock(&self.known).get_mut(dir) {
+            *known = inode;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use rustix::io::Errno;
 
-use super::{Inner, Staged, Sys};
+use super::{Inner, PRUNED_RETRIES, Staged, Sys};
 use crate::error::Result;
 use crate::layout;
 use crate::store::Created;
@@ -17,9 +17,6 @@ fn parent(path: &str) -> &str {
 
 /// Files of a batch that are open at the same time: well below the usual limit of a process.
 const CHUNK: usize = 128;
-
-/// How often a folder that was pruned under our hands is made again before we give up.
-const PRUNED_RETRIES: usize = 8;
 
 struct StagedTask<F> {
     dir: String,
