@@ -74,6 +74,8 @@ pub async fn heartbeats_keep_a_task(provider: &dyn Provider) {
 /// Whether alice keeps a task for two leases by renewing hers, if the machine lets her do so in time.
 #[allow(clippy::disallowed_methods, reason = "whether the machine stalled is a matter of its time")]
 async fn is_kept(provider: &dyn Provider, alice: &dyn Queue, bob: &dyn Queue) -> bool {
+    // As long as no store may take it from her.
+    let most = provider.lease() * 3 / 4;
     let mut renewed = Instant::now();
     let held = claim(alice).await.receipt;
     for _ in 0..4 {
@@ -82,19 +84,18 @@ async fn is_kept(provider: &dyn Provider, alice: &dyn Queue, bob: &dyn Queue) ->
         match one(alice.heartbeat(vec![held.clone()])).await {
             Ok(left) => assert!(left > Duration::ZERO && left <= provider.lease(), "{left:?}"),
             Err(late) => {
-                assert_eq!(late.kind(), ErrorKind::ClaimLost, "{late}");
-                assert!(renewed.elapsed() > provider.lease() * 3 / 4, "{late}");
+                assert!(renewed.elapsed() > most, "{late}");
                 return false;
             }
         }
         renewed = now;
         if !poll(bob, 1).await.is_empty() {
-            assert!(renewed.elapsed() >= provider.lease(), "taken from its owner");
+            assert!(renewed.elapsed() > most, "taken from its owner");
             return false;
         }
     }
     let acked = ack(alice, &held).await;
-    assert!(acked.is_ok() || renewed.elapsed() > provider.lease() * 3 / 4, "{acked:?}");
+    assert!(acked.is_ok() || renewed.elapsed() > most, "{acked:?}");
     acked.is_ok()
 }
 

@@ -157,8 +157,8 @@ impl<T: Tree> Core<T> {
     }
 
     /// Lets the store remove the folder of a time for which nothing is scheduled any more: whoever drains the
-    /// queue would wait for it. Called only by those who took the last task away, never by those who merely
-    /// look: a push makes the folder before it fills it.
+    /// queue would wait for it. For those who took the last task away. Who polls leaves times to come alone:
+    /// a push makes the folder before it fills it, and polls come often.
     pub(super) async fn prune_due(&self, due: Due) {
         if !self.remote() {
             let dir = format!("{}/{}", layout::SCHEDULED, due.name());

@@ -270,9 +270,9 @@ impl<S: Sys> Inner<S> {
     fn sync_names(&self, dir: &str) -> Result<()> {
         let inode = match self.sys.sync_dir(&self.root, dir) {
             Ok(inode) => inode,
-            // A folder that is gone held nothing that we made and that still matters: folders are
-            // pruned only when empty, that is, when our task has been finished meanwhile.
-            Err(Errno::NOENT) => return Ok(()),
+            // Folders are pruned only when empty: what we made has gone on from there meanwhile. Whoever
+            // moved it may not have come to sync that; what came before the removal is synced with it.
+            Err(Errno::NOENT) => return self.sync_parent(dir).map(drop),
             Err(errno) => return Err(self.failed("sync", dir, errno)),
         };
         if lock(&self.known).get(dir) == Some(&inode) {
