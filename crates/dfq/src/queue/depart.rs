@@ -6,7 +6,6 @@
 //! die, it runs out like any other. A scheduled task is published before its time to be claimed: `claim`
 //! does not hand such a one out before it is due.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,18 +34,12 @@ impl<T: Tree> Core<T> {
             Ok(_) => self.check_length(lease),
             Err(error) => Err(error),
         };
-        if let Err(error) = possible {
-            return tasks.iter().map(|_| Err(error.clone())).collect();
+        match possible {
+            Ok(()) => {
+                self.each(tasks.iter().map(|task| self.take_one(task, lease)).collect()).await
+            }
+            Err(error) => tasks.iter().map(|_| Err(error.clone())).collect(),
         }
-        let taken = self.each(tasks.iter().map(|task| self.take_one(task, lease)).collect()).await;
-        let scheduled = |task: &TaskView| match task.state {
-            TaskState::Scheduled { due } => Some(Due::at_time(due)),
-            _ => None,
-        };
-        for due in tasks.iter().filter_map(scheduled).collect::<BTreeSet<_>>() {
-            self.prune_due(due).await;
-        }
-        taken
     }
 
     async fn take_one(self: &Arc<Self>, task: &TaskView, lease: Duration) -> Result<Taken> {
