@@ -259,11 +259,29 @@ fn share_with_group(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Where log lines go. They may speak of ids, keys and answers in which anything can be: so each line is
+/// made printable here, in one place.
+struct LogLine;
+
+impl Write for LogLine {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        let printable = crate::output::printable(text);
+        std::io::stderr().write_all(format!("{printable}\n").as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
+    }
+}
+
 /// Warnings of the library go to stderr; `-v` shows more, `DFQ_LOG` decides in detail. Only our own
 /// words: what the crates below us say of their requests may hold tokens.
 fn start_log(verbose: u8) {
     use tracing_subscriber::Layer;
-    use tracing_subscriber::filter::{EnvFilter, FilterExt, LevelFilter, filter_fn};
+    use tracing_subscriber::filter::{FilterExt, LevelFilter, Targets, filter_fn};
     use tracing_subscriber::layer::SubscriberExt;
     use tracing_subscriber::util::SubscriberInitExt;
     let level = match verbose {
@@ -272,11 +290,11 @@ fn start_log(verbose: u8) {
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let filter = EnvFilter::builder().with_default_directive(level.into());
-    let filter = filter.with_env_var("DFQ_LOG").from_env_lossy();
+    let wanted = std::env::var("DFQ_LOG").ok().and_then(|wanted| wanted.parse::<Targets>().ok());
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(level));
     let ours = filter_fn(|event| event.target().split("::").next() == Some("dfq"));
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(|| LogLine)
         .with_ansi(false)
         .with_target(false)
         .without_time()

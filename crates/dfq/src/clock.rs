@@ -11,6 +11,9 @@
 //! - [`Clock::wall`]: this machine's calendar, for `created_at` and for names of workers. Never
 //!   compared with another machine's.
 
+#[cfg(any(test, feature = "conformance"))]
+mod skipping;
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -19,6 +22,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rand::{Rng, SeedableRng, rngs::StdRng};
+
+#[cfg(any(test, feature = "conformance"))]
+pub use skipping::SkippingClock;
 
 /// A source of time.
 pub trait Clock: Send + Sync + fmt::Debug {
@@ -133,9 +139,24 @@ impl Clock for SystemClock {
         )
     }
 
-    #[allow(clippy::disallowed_methods, reason = "this is the seam")]
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(tokio::time::sleep(duration))
+        Box::pin(sleep_by(|| SystemClock.monotonic(), duration))
+    }
+}
+
+/// The runtime's timers stand still while the machine is suspended. So a long sleep is many short ones, and
+/// after each it is asked how late it is.
+const LONGEST_TIMER: Duration = Duration::from_secs(1);
+
+#[allow(clippy::disallowed_methods, reason = "this is the seam")]
+async fn sleep_by(now: impl Fn() -> Duration, duration: Duration) {
+    let until = now().saturating_add(duration);
+    loop {
+        let left = until.saturating_sub(now());
+        tokio::time::sleep(left.min(LONGEST_TIMER)).await;
+        if left <= LONGEST_TIMER {
+            return;
+        }
     }
 }
 
@@ -261,6 +282,21 @@ mod tests {
         assert!(!sleeper.is_finished());
         clock.advance(Duration::from_secs(1));
         sleeper.await.unwrap();
+    }
+
+    /// The machine is suspended for hours, which its timers do not notice.
+    #[tokio::test(start_paused = true)]
+    #[allow(clippy::disallowed_methods, reason = "timers that stand still are the point")]
+    async fn a_sleeper_notices_that_the_machine_was_suspended() {
+        let suspended = Arc::new(Mutex::new(Duration::ZERO));
+        let (began, slept) = (tokio::time::Instant::now(), Arc::clone(&suspended));
+        let clock = move || began.elapsed() + *lock(&slept);
+        let sleeper = tokio::spawn(sleep_by(clock, Duration::from_secs(3600)));
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert!(!sleeper.is_finished());
+        *lock(&suspended) = Duration::from_secs(7200);
+        sleeper.await.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
     }
 
     #[test]

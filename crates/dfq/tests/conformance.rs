@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dfq::clock::{ManualClock, SeededChance};
+use dfq::clock::{ManualClock, SeededChance, SkippingClock, SystemChance};
 use dfq::conformance::Provider;
 use dfq::model::Layout;
 use dfq::store::fs::fault::{FaultSys, Lacks};
@@ -39,21 +39,30 @@ impl Provider for InMemory {
     }
 }
 
-/// A queue in a folder, in real time.
+/// A queue in a folder.
 struct Folder {
     dir: tempfile::TempDir,
     layout: Layout,
     /// The filesystem's times have no fraction, as on ext4 with small inodes.
     whole_seconds: bool,
-    /// What its filesystem is without, if it is not to be used as it is.
-    lacks: Option<Lacks>,
+    /// What its filesystem is without.
+    lacks: Lacks,
+    /// Passes time without waiting for it; none where the machine's own clocks are the point.
+    clock: Option<SkippingClock>,
 }
 
 impl Folder {
-    fn new(parent: &Path, layout: Layout) -> Self {
+    /// Just as a program opens it, in real time.
+    fn plain(parent: &Path) -> Self {
         let dir = tempfile::tempdir_in(parent).unwrap();
         let whole_seconds = dir.path().metadata().unwrap().mtime_nsec() == 0;
-        Self { dir, whole_seconds, layout, lacks: None }
+        let (layout, lacks) = (Layout::Sharded, Lacks::default());
+        Self { dir, whole_seconds, layout, lacks, clock: None }
+    }
+
+    /// On a clock that can be put forward.
+    fn skipping(parent: &Path, layout: Layout, lacks: Lacks) -> Self {
+        Self { layout, lacks, clock: Some(SkippingClock::default()), ..Self::plain(parent) }
     }
 }
 
@@ -61,24 +70,35 @@ impl Folder {
 impl Provider for Folder {
     async fn worker(&self, settings: &Settings) -> Arc<dyn Queue> {
         let create = Some(Settings { layout: self.layout, ..settings.clone() });
-        let options = OpenOptions { create, ..OpenOptions::default() };
         let path = self.dir.path().join("a queue");
-        let Some(lacks) = self.lacks else { return dfq::open(path, options).await.unwrap() };
+        let Some(clock) = &self.clock else {
+            let options = OpenOptions { create, ..OpenOptions::default() };
+            return dfq::open(path, options).await.unwrap();
+        };
+        let env = Env::new(Arc::new(clock.clone()), Arc::new(SystemChance));
         std::fs::create_dir_all(&path).unwrap();
         let root = RealSys::open_root(&path).unwrap();
-        let sys = FaultSys::lacking(RealSys, lacks);
-        let tree = Filesystem::with(sys, root, path.display().to_string(), Env::system(), true);
+        let sys = FaultSys::lacking(RealSys, self.lacks).with_clock(clock.clone());
+        let tree = Filesystem::with(sys, root, path.display().to_string(), env.clone(), true);
+        let options = OpenOptions { env, create, ..OpenOptions::default() };
         Arc::new(TreeQueue::open(tree, options).await.unwrap())
     }
 
     #[allow(clippy::disallowed_methods, reason = "the store's clock is the machine's")]
     async fn pass(&self, time: Duration) {
-        tokio::time::sleep(time).await;
+        match &self.clock {
+            Some(clock) => clock.skip(time, Duration::ZERO),
+            None => tokio::time::sleep(time).await,
+        }
     }
 
     fn lease(&self) -> Duration {
-        // Where times are whole seconds, no shorter leases are allowed.
-        Duration::from_millis(if self.whole_seconds { 10_000 } else { 3000 })
+        match &self.clock {
+            Some(_) => Duration::from_secs(600),
+            // Where times are whole seconds, no shorter leases are allowed.
+            None if self.whole_seconds => Duration::from_secs(10),
+            None => Duration::from_secs(3),
+        }
     }
 }
 
@@ -102,7 +122,7 @@ mod folder {
     use super::*;
 
     async fn make() -> Folder {
-        Folder::new(&target_dir(), Layout::Sharded)
+        Folder::skipping(&target_dir(), Layout::Sharded, Lacks::default())
     }
 
     dfq::conformance_tests!(make);
@@ -112,7 +132,7 @@ mod flat_folder {
     use super::*;
 
     async fn make() -> Folder {
-        Folder::new(&target_dir(), Layout::Flat)
+        Folder::skipping(&target_dir(), Layout::Flat, Lacks::default())
     }
 
     dfq::conformance_tests!(make);
@@ -125,22 +145,33 @@ mod tmpfs {
         // Where there is no such mount, an ordinary folder is tested once more.
         let shm = Path::new("/dev/shm");
         let usable = tempfile::tempdir_in(shm).is_ok();
-        Folder::new(
-            if usable { shm } else { Path::new(env!("CARGO_TARGET_TMPDIR")) },
-            Layout::Sharded,
-        )
+        let parent = if usable { shm } else { Path::new(env!("CARGO_TARGET_TMPDIR")) };
+        Folder::skipping(parent, Layout::Sharded, Lacks::default())
     }
 
     dfq::conformance_tests!(make);
 }
 
-/// Another filesystem, where one is mounted for the purpose (`./test` does if it may).
+/// Another filesystem, where one is mounted for the purpose (`./test` does if it may), as a program
+/// opens it: in real time.
 mod extra_mount {
     use super::*;
 
     async fn make() -> Folder {
         let mount = std::env::var_os("DFQ_TEST_MOUNT").map_or_else(target_dir, PathBuf::from);
-        Folder::new(&mount, Layout::Sharded)
+        Folder::plain(&mount)
+    }
+
+    dfq::conformance_tests!(make);
+}
+
+/// A filesystem whose times are whole seconds, where one is mounted for the purpose.
+mod whole_seconds {
+    use super::*;
+
+    async fn make() -> Option<Folder> {
+        let mount = std::env::var_os("DFQ_TEST_SECONDS_MOUNT")?;
+        Some(Folder::plain(Path::new(&mount)))
     }
 
     dfq::conformance_tests!(make);
@@ -152,7 +183,7 @@ mod like_nfs {
 
     async fn make() -> Folder {
         let lacks = Lacks { unnamed: true, rename_new: true, links: false };
-        Folder { lacks: Some(lacks), ..Folder::new(&target_dir(), Layout::Sharded) }
+        Folder::skipping(&target_dir(), Layout::Sharded, lacks)
     }
 
     dfq::conformance_tests!(make);
@@ -164,7 +195,7 @@ mod like_smb {
 
     async fn make() -> Folder {
         let lacks = Lacks { unnamed: true, links: true, rename_new: false };
-        Folder { lacks: Some(lacks), ..Folder::new(&target_dir(), Layout::Sharded) }
+        Folder::skipping(&target_dir(), Layout::Sharded, lacks)
     }
 
     dfq::conformance_tests!(make);
@@ -173,7 +204,7 @@ mod like_smb {
 #[tokio::test]
 async fn a_filesystem_without_any_means_is_refused() {
     let lacks = Lacks { unnamed: true, links: true, rename_new: true };
-    let folder = Folder { lacks: Some(lacks), ..Folder::new(&target_dir(), Layout::Sharded) };
+    let folder = Folder::skipping(&target_dir(), Layout::Sharded, lacks);
     std::fs::create_dir_all(folder.dir.path().join("a queue/pending")).unwrap();
     let queue = folder.worker(&Settings::default()).await;
     let refused = queue.poll(dfq::PollRequest::new(1)).await.unwrap_err();

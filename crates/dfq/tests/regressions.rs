@@ -41,12 +41,12 @@ fn assert_distinct(deliveries: &[Delivery]) {
 #[tokio::test]
 async fn more_tasks_due_at_once_than_one_poll_moves() {
     let place = Place::new();
-    let queue = place.queue_with(relaxed()).await;
-    let delayed = |n| task(&format!("t{n}")).delay(Duration::from_millis(500));
+    let (queue, _) = place.faulty(relaxed()).await;
+    let delayed = |n| task(&format!("t{n}")).delay(Duration::from_secs(60));
     for answer in queue.push((0..600).map(delayed).collect()).await {
         answer.unwrap();
     }
-    tokio::time::sleep(Duration::from_millis(1700)).await;
+    place.pass(Duration::from_secs(62));
     let mut got = 0;
     loop {
         let polled = queue.poll(PollRequest::new(1000)).await.unwrap();
@@ -116,13 +116,14 @@ async fn a_push_for_a_time_finds_its_folder() {
 async fn a_move_that_failed_is_tried_again() {
     let place = Place::new();
     let (queue, sys) = place.faulty(Settings::default()).await;
-    queue.push(vec![task("a").delay(Duration::from_secs(4))]).await.remove(0).unwrap();
+    queue.push(vec![task("a").delay(Duration::from_secs(60))]).await.remove(0).unwrap();
     assert!(poll(&*queue).await.is_empty());
-    tokio::time::sleep(Duration::from_millis(5100)).await;
-    sys.arm(Some(Fault::Fail(0, Errno::NOSPC)));
+    place.pass(Duration::from_secs(62));
+    sys.refuse("scheduled/", Some(Errno::NOSPC));
     let polled = queue.poll(PollRequest::new(1)).await.unwrap();
     assert!(polled.deliveries.is_empty() && polled.idle.next.is_some(), "{polled:?}");
-    tokio::time::sleep(polled.idle.next.unwrap() + Duration::from_millis(50)).await;
+    sys.refuse("scheduled/", None);
+    place.pass(polled.idle.next.unwrap() + Duration::from_secs(1));
     assert_eq!(poll(&*queue).await.len(), 1);
 }
 

@@ -16,10 +16,10 @@ use dfq::{PollRequest, Queue, Settings};
 use rustix::io::Errno;
 use support::{Place, id, poll, push};
 
-/// Short enough to wait for, long enough for a machine that stalls to renew it in time.
-const LEASE: Duration = Duration::from_secs(9);
-/// Longer than a lease.
-const LONG: Duration = Duration::from_secs(12);
+/// Nobody sits it out: tests put the clock forward.
+const LEASE: Duration = Duration::from_secs(600);
+/// Where the task `a` has its lease.
+const LEASE_OF_A: &str = "pending/ca/a/lease.json";
 
 fn settings() -> Settings {
     Settings { lease: LEASE, ..Settings::default() }
@@ -93,23 +93,24 @@ async fn as_many_tasks_at_once_as_asked_for() {
 /// One thread for everything, and the handler sits on it for longer than a lease.
 #[tokio::test(flavor = "current_thread")]
 async fn a_busy_handler_does_not_starve_its_own_heartbeat() {
-    let place = Place::new();
-    let queue = place.queue_with(settings()).await;
+    let place = Arc::new(Place::new());
+    let (queue, _) = place.faulty(settings()).await;
     push(&*queue, "a").await;
-    let handler = |_: Job| async {
-        std::thread::sleep(LONG);
-        Verdict::Ack
+    let sits = Arc::clone(&place);
+    let handler = move |job: Job| {
+        sits.outlive(LEASE_OF_A, job.queue.heartbeat_every(LEASE), LEASE);
+        async { Verdict::Ack }
     };
-    let report = Worker::new(queue.clone(), handler).until(Until::Drained).run().await.unwrap();
-    assert_eq!(report, Report { completed: 1, ..Report::default() });
+    let worker = Worker::new(queue.clone(), handler).env(place.env()).until(Until::Drained);
+    assert_eq!(worker.run().await.unwrap(), Report { completed: 1, ..Report::default() });
     assert_eq!(queue.get(id("a")).await.unwrap().unwrap().attempts.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_handler_whose_lease_is_lost_is_cancelled() {
     let place = Place::new();
-    let queue = place.queue_with(settings()).await;
-    let operator = place.queue_with(settings()).await;
+    let (queue, _) = place.faulty(settings()).await;
+    let (operator, _) = place.faulty(settings()).await;
     push(&*queue, "a").await;
     let (started, dropped) = (Arc::new(tokio::sync::Notify::new()), Arc::new(AtomicUsize::new(0)));
     struct OnDrop(Arc<AtomicUsize>);
@@ -127,12 +128,13 @@ async fn a_handler_whose_lease_is_lost_is_cancelled() {
             std::future::pending::<Verdict>().await
         }
     };
-    let worker = Worker::new(queue, handler);
+    let worker = Worker::new(queue.clone(), handler).env(place.env());
     let stopper = worker.stopper();
     let running = tokio::spawn(worker.run());
     started.notified().await;
     operator.pause(None).await.unwrap();
     operator.unlock(vec![id("a")]).await.remove(0).unwrap();
+    place.pass(queue.heartbeat_every(LEASE));
     while dropped.load(Ordering::SeqCst) == 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -146,32 +148,38 @@ async fn a_handler_whose_lease_is_lost_is_cancelled() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_stop_lets_tasks_finish_and_gives_the_rest_back() {
     let place = Place::new();
-    let queue = place.queue().await;
+    let (queue, _) = place.faulty(settings()).await;
     push(&*queue, "short").await;
     push(&*queue, "endless").await;
     let both = Arc::new(tokio::sync::Barrier::new(3));
-    let inside = both.clone();
+    let (stopped, inside) = (Arc::new(tokio::sync::Notify::new()), both.clone());
+    let told = stopped.clone();
     let handler = move |job: Job| {
-        let both = inside.clone();
+        let (both, stopped) = (inside.clone(), told.clone());
         async move {
             both.wait().await;
             if job.delivery.id().as_str() == "endless" {
                 std::future::pending::<()>().await;
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            stopped.notified().await;
             Verdict::Ack
         }
     };
-    let grace = Duration::from_secs(2);
-    let worker = Worker::new(queue, handler).concurrency(2).grace(grace);
+    let grace = Duration::from_secs(60);
+    let done = Arc::new(tokio::sync::Notify::new());
+    let (heard, worker) = (done.clone(), Worker::new(queue, handler).concurrency(2).grace(grace));
+    let worker = worker.env(place.env()).observe(move |_| heard.notify_one());
     let stopper = worker.stopper();
     let running = tokio::spawn(worker.run());
     both.wait().await;
     stopper.stop();
+    stopped.notify_one();
+    done.notified().await;
+    place.pass(grace);
     let report = running.await.unwrap().unwrap();
     assert_eq!(report, Report { completed: 1, released: 1, ..Report::default() });
     // The lease is ten minutes long; nobody has to wait for it.
-    let next = poll(&*place.queue().await).await;
+    let next = poll(&*place.faulty(settings()).await.0).await;
     assert_eq!(next.len(), 1);
     assert_eq!((next[0].id().as_str(), next[0].attempt), ("endless", 2));
 }
@@ -222,26 +230,32 @@ async fn until_idle_does_not_wait_for_backoffs() {
 #[tokio::test]
 async fn until_drained_waits_for_backoffs_schedules_and_others() {
     let place = Place::new();
-    let queue = place.queue_with(settings()).await;
+    let (queue, _) = place.faulty(settings()).await;
     push(&*queue, "others").await;
-    let silent = place.queue_with(settings()).await;
-    let soon = PollRequest { lease: Some(Duration::from_millis(1500)), ..PollRequest::new(1) };
+    let (silent, _) = place.faulty(settings()).await;
+    let soon = PollRequest { lease: Some(Duration::from_secs(60)), ..PollRequest::new(1) };
     assert_eq!(silent.poll(soon).await.unwrap().deliveries.len(), 1, "held by a silent worker");
     push(&*queue, "retried").await;
     queue
-        .push(vec![support::task("later").delay(Duration::from_millis(500))])
+        .push(vec![support::task("later").delay(Duration::from_secs(20))])
         .await
         .remove(0)
         .unwrap();
     let handler = |job: Job| async move {
         match (job.delivery.id().as_str(), job.delivery.attempt) {
             ("retried", 1) => {
-                Verdict::Retry { error: "no".into(), delay: Some(Duration::from_millis(300)) }
+                Verdict::Retry { error: "no".into(), delay: Some(Duration::from_secs(30)) }
             }
             _ => Verdict::Ack,
         }
     };
-    let report = Worker::new(queue, handler).until(Until::Drained).run().await.unwrap();
+    let worker = Worker::new(queue, handler).env(place.env()).until(Until::Drained);
+    let running = tokio::spawn(worker.run());
+    while !running.is_finished() {
+        place.pass(Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let report = running.await.unwrap().unwrap();
     assert_eq!(report, Report { completed: 3, retried: 1, ..Report::default() });
 }
 
@@ -249,22 +263,23 @@ async fn until_drained_waits_for_backoffs_schedules_and_others() {
 /// there is room.
 #[tokio::test]
 async fn a_full_disk_does_not_lose_finished_work() {
-    let place = Place::new();
+    let place = Arc::new(Place::new());
     let (queue, sys) = place.faulty(settings()).await;
     push(&*queue, "a").await;
-    let handled = sys.clone();
+    let (every, room, waits) = (queue.heartbeat_every(LEASE), sys.clone(), Arc::clone(&place));
     let handler = move |_: Job| {
         // No record can be made from here on; leases can be renewed.
-        handled.refuse("completed", Some(Errno::NOSPC));
+        sys.refuse("completed", Some(Errno::NOSPC));
+        let (room, waits) = (room.clone(), Arc::clone(&waits));
+        std::thread::spawn(move || {
+            waits.outlive(LEASE_OF_A, every, LEASE);
+            room.refuse("completed", None);
+            waits.pass(every);
+        });
         async { Verdict::Ack }
     };
-    let room = sys.clone();
-    tokio::spawn(async move {
-        tokio::time::sleep(LONG).await;
-        room.refuse("completed", None);
-    });
-    let report = Worker::new(queue.clone(), handler).until(Until::Drained).run().await.unwrap();
-    assert_eq!(report, Report { completed: 1, ..Report::default() });
+    let worker = Worker::new(queue.clone(), handler).env(place.env()).until(Until::Drained);
+    assert_eq!(worker.run().await.unwrap(), Report { completed: 1, ..Report::default() });
     assert_eq!(queue.get(id("a")).await.unwrap().unwrap().attempts.len(), 1);
 }
 
@@ -336,16 +351,18 @@ async fn queues_are_worked_on_in_the_order_given() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn leases_of_the_second_queue_are_kept_too() {
-    let (first, second) = (Place::new(), Place::new());
-    let (idle, busy) = (first.queue_with(settings()).await, second.queue_with(settings()).await);
-    push(&*busy, "long").await;
-    let handler = |_: Job| async {
-        tokio::time::sleep(LONG).await;
-        Verdict::Ack
+    let first = Place::new();
+    let second = Arc::new(first.another());
+    let (idle, busy) = (first.faulty(settings()).await.0, second.faulty(settings()).await.0);
+    push(&*busy, "a").await;
+    let sits = Arc::clone(&second);
+    let handler = move |job: Job| {
+        sits.outlive(LEASE_OF_A, job.queue.heartbeat_every(LEASE), LEASE);
+        async { Verdict::Ack }
     };
-    let worker = Worker::new(idle, handler).then(busy).until(Until::Drained);
+    let worker = Worker::new(idle, handler).then(busy).env(first.env()).until(Until::Drained);
     assert_eq!(worker.run().await.unwrap(), Report { completed: 1, ..Report::default() });
 }
 

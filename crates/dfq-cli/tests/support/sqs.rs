@@ -10,10 +10,12 @@ use std::sync::OnceLock;
 
 use super::Desk;
 
-/// The endpoint of a server that ends with this process; nothing, and a loud word, if it cannot be installed.
+/// The endpoint of the server that runs for all tests, or of one that ends with this process; nothing, and
+/// a loud word, if it cannot be installed.
 pub(crate) fn ministack() -> Option<&'static str> {
     static ENDPOINT: OnceLock<Option<String>> = OnceLock::new();
-    ENDPOINT.get_or_init(start).as_deref()
+    let running = || std::env::var("DFQ_TEST_MINISTACK").ok();
+    ENDPOINT.get_or_init(|| running().or_else(start)).as_deref()
 }
 
 fn start() -> Option<String> {

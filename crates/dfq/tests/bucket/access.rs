@@ -2,7 +2,7 @@
 
 use dfq::queue::Detail;
 use dfq::{Error, ErrorKind, Pushed};
-use dfq_s3_server::{Credential, Options, Rules, Server};
+use dfq_s3_server::{Credential, Options, Rules};
 
 use crate::world::*;
 
@@ -63,7 +63,7 @@ async fn who_may_not_put() {
 #[tokio::test]
 async fn who_may_not_get() {
     let world = World::new().await;
-    let queue = world.with_task(SHORT).await;
+    let queue = world.with_task(LONG).await;
     without(&world, "s3:GetObject");
     let error = world.open(LONG).await.err().unwrap();
     assert_says(&error, ErrorKind::Denied, &["s3:GetObject"]);
@@ -71,7 +71,7 @@ async fn who_may_not_get() {
     assert_says(&error, ErrorKind::Denied, &["s3:GetObject"]);
     assert_eq!((world.keys("failed/").len(), world.keys(TASK).len()), (0, 1));
     world.server.set_rules(Rules::default());
-    let delivery = claim_in_time(&*queue).await;
+    let delivery = world.claim_in_time(&*queue).await;
     ack(&*queue, &delivery.receipt).await.unwrap();
 }
 
@@ -79,7 +79,7 @@ async fn who_may_not_get() {
 #[tokio::test]
 async fn who_may_not_delete() {
     let world = World::new().await;
-    let (queue, other) = (world.with_task(SHORT).await, world.worker().await);
+    let (queue, other) = (world.with_task(LONG).await, world.worker().await);
     let delivery = claim(&*queue).await;
     without(&world, "s3:DeleteObject");
     let (log, _guard) = crate::credentials::Log::start();
@@ -152,7 +152,7 @@ async fn a_token_is_missing() {
     let credential =
         Credential::new("test-access-key", "test-secret-key").with_session_token("t0ken");
     let options = Options { credential, ..Options::default() };
-    let world = World { server: Server::start(options).await.unwrap() };
+    let world = World::with(options).await;
     let error = world.open(LONG).await.err().unwrap();
     assert_says(&error, ErrorKind::Denied, &["credentials are wrong"]);
 }

@@ -17,7 +17,7 @@ const KEPT: Duration = Duration::from_secs(2 * 3600);
 
 /// So many hours have passed; queues that are opened from now on know it.
 fn hours_pass(world: &World, hours: i64) {
-    world.server.set_lies(Lies { clock_offset_ms: hours * 3_600_000, ..Lies::default() });
+    world.set_clock(hours * 3_600_000);
 }
 
 async fn purge(queue: &dyn Queue) -> u64 {
@@ -97,7 +97,7 @@ async fn a_mark_of_a_purge_ends_no_task() {
     world.server.set_rules(Rules::default());
     hours_pass(&world, 6);
     let queue = world.worker().await;
-    assert_eq!(claim_in_time(&*queue).await.earlier.failed, 0);
+    assert_eq!(world.claim_in_time(&*queue).await.earlier.failed, 0);
     assert_eq!(world.keys("completed/"), [""; 0]);
 }
 

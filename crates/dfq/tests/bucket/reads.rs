@@ -24,7 +24,7 @@ async fn a_body_that_breaks_off_is_read_again() {
 #[tokio::test]
 async fn a_body_that_never_arrives_damages_nothing() {
     let world = World::new().await;
-    let queue = world.with_task(SHORT).await;
+    let queue = world.with_task(LONG).await;
     world.always(Fault::CutBody, gets(TASK));
     match poll(&*queue, 1).await {
         Ok(got) => assert!(got.is_empty()),
@@ -33,7 +33,7 @@ async fn a_body_that_never_arrives_damages_nothing() {
     assert!(world.faults(Fault::CutBody) > 1, "it was tried again");
     assert_eq!((world.keys("failed/"), world.keys(TASK)), (vec![], vec![TASK.to_owned()]));
     world.server.off();
-    let delivery = claim_in_time(&*queue).await;
+    let delivery = world.claim_in_time(&*queue).await;
     ack(&*queue, &delivery.receipt).await.unwrap();
 }
 
@@ -42,10 +42,10 @@ async fn settings_that_cannot_be_read_are_not_made_up() {
     let world = World::new().await;
     drop(world.worker().await);
     world.always(Fault::CutBody, gets(SETTINGS));
-    let error = world.open(SHORT).await.err().expect("nothing to go by");
+    let error = world.open(LONG / 2).await.err().expect("nothing to go by");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     world.server.off();
-    assert_eq!(world.open(SHORT).await.unwrap().settings().lease, LONG);
+    assert_eq!(world.open(LONG / 2).await.unwrap().settings().lease, LONG);
 }
 
 /// The request's time is up in the middle of a body.

@@ -23,7 +23,7 @@ async fn a_task_that_was_given_back_without_an_answer() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     world.server.off();
     assert!(matches!(queue.nack(vec![nack]).await.remove(0).unwrap(), Nacked::Again(_)));
-    assert_eq!(claim_in_time(&*queue).await.earlier.failed, 1);
+    assert_eq!(world.claim_in_time(&*queue).await.earlier.failed, 1);
 }
 
 /// Nobody sits out a lease of which nobody knows.
@@ -35,7 +35,7 @@ async fn a_claim_that_was_made_without_an_answer() {
     assert_eq!(poll(&*queue, 1).await.unwrap_err().kind(), ErrorKind::Unavailable);
     world.server.off();
     let other = world.worker().await;
-    let delivery = claim_in_time(&*other).await;
+    let delivery = world.claim_in_time(&*other).await;
     assert_eq!((delivery.earlier.failed, delivery.earlier.lost), (0, 0));
 }
 
@@ -55,5 +55,5 @@ async fn a_task_that_is_given_back_below_a_withdrawn_lease() {
     tree.create_lease(&"pending/ca/a".to_owned(), 2, &second).await.unwrap();
     assert!(poll(&*bob, 1).await.unwrap().is_empty(), "it is held");
     alice.release(vec![Release::now(held.receipt)]).await.remove(0).unwrap();
-    assert_eq!(claim_in_time(&*bob).await.attempt, 3);
+    assert_eq!(world.claim_in_time(&*bob).await.attempt, 3);
 }

@@ -1,15 +1,16 @@
 //! A server of our own with a queue on it, and the few steps that every test takes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use dfq::clock::{SkippingClock, SystemChance};
 use dfq::store::bucket::{Bucket, S3Options};
 use dfq::{
     Delivery, Env, NewTask, OpenOptions, PollRequest, Pushed, Queue, Receipt, Result, Settings,
     TreeQueue,
 };
-use dfq_s3_server::{Fault, Options, RequestInfo, Server};
+use dfq_s3_server::{Fault, Lies, Options, RequestInfo, Server};
 
 /// Where all tests have their queue, and the name that the task of most of them has there.
 pub(crate) const PREFIX: &str = "some/where";
@@ -18,17 +19,57 @@ pub(crate) const LEASE: &str = "pending/ca/a/lease.json";
 pub(crate) const COMPLETED: &str = "completed/ca/a.json";
 pub(crate) const SETTINGS: &str = "queue.json";
 
-/// A lease that does not run out during a test, and the shortest that a bucket allows.
+/// A lease that does not run out unless a test lets time pass.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
-pub(crate) const SHORT: Duration = Duration::from_secs(6);
 
 pub(crate) struct World {
     pub(crate) server: Server,
+    clock: SkippingClock,
+    /// Milliseconds by which the server's clock is ahead: what was skipped, and what is wrong with it.
+    ahead: Mutex<(i64, i64)>,
 }
 
 impl World {
     pub(crate) async fn new() -> Self {
-        Self { server: Server::start(Options::default()).await.unwrap() }
+        Self::with(Options::default()).await
+    }
+
+    pub(crate) async fn with(options: Options) -> Self {
+        let server = Server::start(options).await.unwrap();
+        Self { server, clock: SkippingClock::default(), ahead: Mutex::default() }
+    }
+
+    pub(crate) fn env(&self) -> Env {
+        Env::new(Arc::new(self.clock.clone()), Arc::new(SystemChance))
+    }
+
+    /// Lets time pass, for the server and for every worker.
+    pub(crate) fn pass(&self, time: Duration) {
+        self.ahead.lock().unwrap().0 += i64::try_from(time.as_millis()).unwrap();
+        self.tell_the_time();
+        self.clock.skip(time, Duration::ZERO);
+    }
+
+    /// Sets the server's clock wrong by so many milliseconds.
+    pub(crate) fn set_clock(&self, offset: i64) {
+        self.ahead.lock().unwrap().1 = offset;
+        self.tell_the_time();
+    }
+
+    fn tell_the_time(&self) {
+        let (passed, wrong) = *self.ahead.lock().unwrap();
+        self.server.set_lies(Lies { clock_offset_ms: passed + wrong, ..Lies::default() });
+    }
+
+    /// Polls until there is something, while others' leases run out.
+    pub(crate) async fn claim_in_time(&self, queue: &dyn Queue) -> Delivery {
+        for _ in 0..300 {
+            if let Some(delivery) = poll(queue, 1).await.unwrap_or_default().pop() {
+                return delivery;
+            }
+            self.pass(LONG / 20);
+        }
+        panic!("the task is not handed out any more");
     }
 
     pub(crate) fn options(&self) -> S3Options {
@@ -43,7 +84,7 @@ impl World {
 
     /// A worker of its own, on a queue that is made if there is none.
     pub(crate) async fn open(&self, lease: Duration) -> Result<Arc<dyn Queue>> {
-        open(self.server.bucket(), self.options(), lease).await
+        open_in(self.env(), self.server.bucket(), self.options(), lease).await
     }
 
     pub(crate) async fn worker(&self) -> Arc<dyn Queue> {
@@ -102,7 +143,7 @@ impl World {
                 break;
             }
             assert!(poll(queue, 10).await.unwrap_or_default().is_empty(), "handed out finished");
-            pause(300).await;
+            self.pass(LONG / 20);
         }
         assert!(!tasks(), "left in the bucket: {:?}", self.keys("pending/"));
         let problems = queue.check(true).await.unwrap();
@@ -115,9 +156,18 @@ pub(crate) async fn open(
     options: S3Options,
     lease: Duration,
 ) -> Result<Arc<dyn Queue>> {
-    let bucket = Bucket::s3(bucket, PREFIX, options, Env::system(), Default::default()).await?;
-    let settings = Settings { lease, ..Settings::default() };
-    let options = OpenOptions { create: Some(settings), ..OpenOptions::default() };
+    open_in(Env::system(), bucket, options, lease).await
+}
+
+async fn open_in(
+    env: Env,
+    bucket: &str,
+    options: S3Options,
+    lease: Duration,
+) -> Result<Arc<dyn Queue>> {
+    let bucket = Bucket::s3(bucket, PREFIX, options, env.clone(), Default::default()).await?;
+    let create = Some(Settings { lease, ..Settings::default() });
+    let options = OpenOptions { env, create, ..OpenOptions::default() };
     Ok(Arc::new(TreeQueue::open(bucket, options).await?))
 }
 
@@ -152,17 +202,6 @@ pub(crate) async fn claim(queue: &dyn Queue) -> Delivery {
     let delivery = got.remove(0);
     assert_eq!(delivery.payload.string_member("text").as_deref(), Some("what is to be done"));
     delivery
-}
-
-/// Polls until there is something, which takes a while where others' leases have to run out.
-pub(crate) async fn claim_in_time(queue: &dyn Queue) -> Delivery {
-    for _ in 0..120 {
-        if let Some(delivery) = poll(queue, 1).await.unwrap_or_default().pop() {
-            return delivery;
-        }
-        pause(250).await;
-    }
-    panic!("the task is not handed out any more");
 }
 
 pub(crate) async fn ack(queue: &dyn Queue, receipt: &Receipt) -> Result<()> {

@@ -123,7 +123,7 @@ async fn a_push_without_an_answer_is_no_success() {
 async fn a_claim_without_an_answer_is_nobodys() {
     let cases = LASTING.map(|fault| async move {
         let world = World::new().await;
-        let queue = world.with_task(SHORT).await;
+        let queue = world.with_task(LONG).await;
         world.always(fault, creates(LEASE));
         match poll(&*queue, 1).await {
             Ok(got) => assert!(got.is_empty(), "{fault:?}"),
@@ -131,7 +131,7 @@ async fn a_claim_without_an_answer_is_nobodys() {
         }
         world.server.off();
         // Its lease, if it got there, runs out as that of anybody who is silent.
-        let delivery = claim_in_time(&*world.worker().await).await;
+        let delivery = world.claim_in_time(&*world.worker().await).await;
         assert_eq!(delivery.attempt, if executed(fault) { 2 } else { 1 }, "{fault:?}");
     });
     futures::future::join_all(cases).await;

@@ -8,18 +8,53 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use dfq::clock::{SkippingClock, SystemChance};
 use dfq::store::fs::fault::FaultSys;
 use dfq::store::fs::{Filesystem, RealSys};
 use dfq::{Delivery, Env, NewTask, OpenOptions, PollRequest, Queue, Settings, TaskId, TreeQueue};
 
 pub(crate) type Faulty = TreeQueue<Filesystem<FaultSys<RealSys>>>;
 
-/// A folder for a queue.
-pub(crate) struct Place(tempfile::TempDir);
+/// A folder for a queue, and a clock that can be put forward.
+pub(crate) struct Place {
+    dir: tempfile::TempDir,
+    clock: SkippingClock,
+}
 
 impl Place {
     pub(crate) fn new() -> Self {
-        Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
+        Self::on(SkippingClock::default())
+    }
+
+    fn on(clock: SkippingClock) -> Self {
+        Self { dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), clock }
+    }
+
+    /// Another folder, on the same clock.
+    pub(crate) fn another(&self) -> Self {
+        Self::on(self.clock.clone())
+    }
+
+    /// The time of [`Place::faulty`], and chance.
+    pub(crate) fn env(&self) -> Env {
+        Env::new(Arc::new(self.clock.clone()), Arc::new(SystemChance))
+    }
+
+    /// Lets time pass for all that is in this [`Place::env`].
+    pub(crate) fn pass(&self, time: Duration) {
+        self.clock.skip(time, Duration::ZERO);
+    }
+
+    /// Lets a whole lease pass and more, no faster than the lease in this file is renewed.
+    pub(crate) fn outlive(&self, lease: &str, renewed_every: Duration, length: Duration) {
+        let rounds = length.as_nanos() / renewed_every.as_nanos() + 2;
+        for _ in 0..rounds {
+            let before = self.read(lease);
+            self.pass(renewed_every);
+            while self.read(lease) == before {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
     }
 
     /// A copy of a frozen tree.
@@ -31,7 +66,7 @@ impl Place {
     }
 
     pub(crate) fn path(&self, below: &str) -> PathBuf {
-        self.0.path().join(below)
+        self.dir.path().join(below)
     }
 
     pub(crate) async fn queue(&self) -> Arc<dyn Queue> {
@@ -43,12 +78,14 @@ impl Place {
         dfq::open(self.path("q"), options).await.unwrap()
     }
 
-    /// A queue whose system calls are counted, and can be made to fail.
+    /// A queue whose system calls are counted, and can be made to fail, on the clock of this place.
     pub(crate) async fn faulty(&self, settings: Settings) -> (Arc<Faulty>, FaultSys<RealSys>) {
         std::fs::create_dir_all(self.path("q")).unwrap();
-        let (sys, root) = (FaultSys::new(RealSys), RealSys::open_root(&self.path("q")).unwrap());
-        let tree = Filesystem::with(sys.clone(), root, "q".into(), Env::system(), false);
-        let options = OpenOptions { create: Some(settings), ..OpenOptions::default() };
+        let sys = FaultSys::new(RealSys).with_clock(self.clock.clone());
+        let root = RealSys::open_root(&self.path("q")).unwrap();
+        let tree = Filesystem::with(sys.clone(), root, "q".into(), self.env(), false);
+        let create = Some(settings);
+        let options = OpenOptions { env: self.env(), create, ..OpenOptions::default() };
         (Arc::new(TreeQueue::open(tree, options).await.unwrap()), sys)
     }
 

@@ -3,14 +3,15 @@
 //! Every call that changes the tree is counted. A plan names one of them by its number: the process
 //! "dies" before or after it (every later call fails, so nothing of it reaches the tree), or the call
 //! fails with an errno and the process lives on, or its answer is lost. And others can be let in at a
-//! chosen call, so that every order of two verbs can be tried.
+//! chosen call, so that every order of two verbs can be tried. Modification times can be those of a
+//! clock that a test puts forward.
 
 use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
 
 use super::sys::{DirEntry, Meta, Sys, SysResult};
-use crate::clock::lock;
+use crate::clock::{SkippingClock, lock};
 
 /// What to do at which call, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +80,7 @@ pub struct Lacks {
 pub struct FaultSys<S> {
     inner: S,
     lacks: Lacks,
+    clock: Option<SkippingClock>,
     state: Arc<Mutex<State>>,
 }
 
@@ -90,7 +92,19 @@ impl<S> FaultSys<S> {
 
     /// A filesystem that is without something.
     pub fn lacking(inner: S, lacks: Lacks) -> Self {
-        Self { inner, lacks, state: Arc::default() }
+        Self { inner, lacks, clock: None, state: Arc::default() }
+    }
+
+    /// Files are as old as this clock says.
+    #[must_use]
+    pub fn with_clock(mut self, clock: SkippingClock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    fn as_the_clock_says(&self, meta: Meta) -> Meta {
+        let shown = |clock: &SkippingClock| clock.shown(meta.modified);
+        Meta { modified: self.clock.as_ref().map_or(meta.modified, shown), ..meta }
     }
 
     /// From now on, counts calls from 0 and carries out `plan`.
@@ -220,17 +234,17 @@ impl<S: Sys> Sys for FaultSys<S> {
         self.alive()?;
         let read = self.inner.read(at, path);
         self.let_in(&Moment::Read(path.to_owned()));
-        read
+        read.map(|(bytes, meta)| (bytes, self.as_the_clock_says(meta)))
     }
 
     fn stat(&self, at: &S::Dir, path: &str) -> SysResult<Meta> {
         self.alive()?;
-        self.inner.stat(at, path)
+        self.inner.stat(at, path).map(|meta| self.as_the_clock_says(meta))
     }
 
     fn file_meta(&self, file: &S::File) -> SysResult<Meta> {
         self.alive()?;
-        self.inner.file_meta(file)
+        self.inner.file_meta(file).map(|meta| self.as_the_clock_says(meta))
     }
 
     fn exists(&self, at: &S::Dir, path: &str) -> SysResult<bool> {
