@@ -77,7 +77,7 @@ const OUTCOME: &str = r#"Some(1)
 {"id":"flaky"}
 {"id":"ü/ 1","n":[1]}
 {}
-{"completed":3,"retried":1,"failed":1,"released":0,"lost":0,"seconds":0,"halted":null}
+{"completed":3,"retried":1,"failed":1,"released":0,"lost":0,"unrecorded":0,"seconds":0,"halted":null}
 0 pending, 1 failed"#;
 
 /// Flag, then `DFQ_QUEUE_TYPE`, then `COCLI_QUEUE_TYPE`, then dfq.toml: each is told in turn, while all

@@ -134,30 +134,6 @@ fn status_75_gives_back_with_a_pause_and_does_not_count() {
 }
 
 #[test]
-fn a_command_that_cannot_be_run_stops_the_worker() {
-    let desk = desk();
-    push(&desk, &["a", "b", "c"]);
-    let none = |said: support::Said| {
-        assert_eq!(said.status, Some(12), "{said:?}");
-        assert!(records(&desk, "completed").is_empty() && records(&desk, "failed").is_empty());
-        said
-    };
-    let said = [
-        none(desk.dfq(&["work", "./jobs", "--drain", "--", "./no-such-command"])),
-        none(desk.dfq(&["work", "./jobs", "--drain", "--", "sh", "-c", "no-such-command"])),
-        none(desk.dfq(&["work", "./jobs", "--drain", "--stream", "--", "./no-such-command"])),
-        none(desk.dfq(&["work", "./jobs", "--drain", "--", "echo", "{.nope}"])),
-    ];
-    assert!(said.iter().all(|said| said.err.contains("stopped: ")), "{said:?}");
-    // Nothing was counted against the tasks.
-    assert_eq!(
-        desk.dfq(&["work", "./jobs", "--drain", "--max-attempts", "1", "--", "true"]).status,
-        Some(0)
-    );
-    assert_eq!(records(&desk, "completed").len(), 3);
-}
-
-#[test]
 fn a_task_that_lacks_what_others_have_fails_alone() {
     let desk = desk();
     desk.ok(&["push", "-q", "./jobs", "id=has", "url=x"]);

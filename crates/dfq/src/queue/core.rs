@@ -17,8 +17,9 @@ use super::known::Known;
 use super::store_clock::{REMOTE_SAMPLE_LIFE, SAMPLE_LIFE, StoreClock};
 use super::trust::{self, Trust};
 use super::{
-    Answers, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, Paused, PollRequest, Polled,
-    Problem, Purge, Purged, Pushed, Queue, Release, Stats, Taken, TaskView, Unlocked, WorkerRecord,
+    Answers, Cancelled, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, Paused,
+    PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release, Stats, Taken, TaskView,
+    Unlocked, WorkerRecord,
 };
 use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
@@ -106,6 +107,8 @@ pub(super) struct Core<T: Tree> {
     pub(super) enrolled: AtomicBool,
     /// This process may not remove records.
     pub(super) may_not_forget: AtomicBool,
+    /// The mark of `cancel` and `unlock` as it was when holders last looked, once they have.
+    pub(super) recall: Mutex<Option<Option<u64>>>,
 }
 
 impl<T: Tree> TreeQueue<T> {
@@ -128,6 +131,7 @@ impl<T: Tree> TreeQueue<T> {
             surveying: tokio::sync::Mutex::default(),
             enrolled: AtomicBool::new(false),
             may_not_forget: AtomicBool::new(false),
+            recall: Mutex::default(),
             tree,
             trust: Trust::new(options.allow_unsafe),
             env: options.env,
@@ -346,6 +350,7 @@ impl<T: Tree> Queue for TreeQueue<T> {
             max_delay: None,
             remote: self.core.remote(),
             max_lease: None,
+            heartbeats_together: 1,
         }
     }
 
@@ -409,6 +414,10 @@ impl<T: Tree> Queue for TreeQueue<T> {
         self.run(|core| async move { core.heartbeat(receipts).await }).await
     }
 
+    async fn recalled(&self) -> Result<bool> {
+        self.run(|core| async move { core.recalled().await }).await
+    }
+
     async fn ack(&self, receipts: Vec<Receipt>) -> Answers<()> {
         if let Some(error) = oversized(receipts.len()) {
             return alike(receipts.len(), error);
@@ -450,7 +459,7 @@ impl<T: Tree> Queue for TreeQueue<T> {
         self.release(receipts.into_iter().map(Release::now).collect()).await
     }
 
-    async fn cancel(&self, ids: Vec<TaskId>, reason: String) -> Answers<()> {
+    async fn cancel(&self, ids: Vec<TaskId>, reason: String) -> Answers<Cancelled> {
         self.run(|core| async move { core.cancel(ids, reason).await }).await
     }
 

@@ -55,9 +55,9 @@ use jiff::Timestamp;
 pub(crate) use self::core::fence;
 pub use self::core::{OpenOptions, TreeQueue};
 pub use types::{
-    Capabilities, Delivery, Detail, Earlier, Idle, ListCursor, ListPage, Nack, Nacked, Paused,
-    PendingStates, Place, PollRequest, Polled, Problem, Purge, Purged, Pushed, Release, Stats,
-    Taken, TaskState, TaskView, Unlocked, WorkerRecord,
+    Cancelled, Capabilities, Delivery, Detail, Earlier, Idle, ListCursor, ListPage, Nack, Nacked,
+    Paused, PendingStates, Place, PollRequest, Polled, Problem, Purge, Purged, Pushed, Release,
+    Stats, Taken, TaskState, TaskView, Unlocked, WorkerRecord,
 };
 
 use crate::error::Result;
@@ -102,6 +102,9 @@ pub trait Queue: Send + Sync {
     /// Renews leases; answers for how long each holds from now. An error of the kind `ClaimLost` or
     /// `AlreadyCompleted` means: stop working on it.
     async fn heartbeat(&self, receipts: Vec<Receipt>) -> Answers<Duration>;
+    /// Whether an operator may have taken tasks away since this was last asked: then their holders should
+    /// renew their leases, and learn it. One cheap look, however many tasks are held.
+    async fn recalled(&self) -> Result<bool>;
     /// Done. When this returns, it is durable.
     async fn ack(&self, receipts: Vec<Receipt>) -> Answers<()>;
     /// The handler failed: try again after a backoff, or give up if that was once too often.
@@ -124,9 +127,9 @@ pub trait Queue: Send + Sync {
     async fn put_back(&self, receipts: Vec<Receipt>) -> Answers<()>;
 
     /// Ends tasks that are not finished, whoever has them; they go to the failed ones.
-    async fn cancel(&self, ids: Vec<TaskId>, reason: String) -> Answers<()>;
+    async fn cancel(&self, ids: Vec<TaskId>, reason: String) -> Answers<Cancelled>;
     /// Takes tasks away from whoever has them, and out of their backoff, so that they can be claimed
-    /// at once. The previous owner finds out at its next heartbeat and may work until then.
+    /// at once. The previous owner finds out within seconds and may work until then.
     async fn unlock(&self, ids: Vec<TaskId>) -> Answers<Unlocked>;
     /// Starts failed tasks again, as a new life with all their attempts.
     async fn retry(&self, ids: Vec<TaskId>) -> Answers<Pushed>;

@@ -14,7 +14,8 @@ use super::discover::Note;
 use super::judge;
 use super::lives::{RELIED_ON, mark_of};
 use super::walk::Spot;
-use super::{Answers, OUTCOMES, Paused, Purge, Purged, Unlocked, WorkerRecord};
+use super::{Answers, Cancelled, OUTCOMES, Paused, Purge, Purged, Unlocked, WorkerRecord};
+use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
@@ -58,11 +59,31 @@ impl Age {
 }
 
 impl<T: Tree> Core<T> {
-    pub(super) async fn cancel(&self, ids: Vec<TaskId>, reason: String) -> Answers<()> {
-        self.each(ids.iter().map(|id| self.cancel_one(id, &reason)).collect()).await
+    pub(super) async fn cancel(&self, ids: Vec<TaskId>, reason: String) -> Answers<Cancelled> {
+        let answers = self.each(ids.iter().map(|id| self.cancel_one(id, &reason)).collect()).await;
+        if answers.iter().flatten().any(|cancelled| cancelled.held_by.is_some()) {
+            self.tell_holders().await;
+        }
+        answers
     }
 
-    async fn cancel_one(&self, id: &TaskId, reason: &str) -> Result<()> {
+    /// Tells all who hold tasks, and all who remember what they cannot claim, to look again.
+    async fn tell_holders(&self) {
+        let mark = self.mark(None);
+        if let Err(error) = self.tree.replace(layout::UNLOCKED, &format::line(&mark)).await {
+            tracing::warn!(%error, "workers were not told; they will see it at their next heartbeat");
+        }
+        self.tree.ring().await;
+    }
+
+    pub(super) async fn recalled(&self) -> Result<bool> {
+        let mark = self.tree.read(layout::UNLOCKED).await?.map(|stored| stored.version());
+        // What the first look finds is no news.
+        let before = lock(&self.recall).replace(mark);
+        Ok(before.is_some_and(|before| before != mark))
+    }
+
+    async fn cancel_one(&self, id: &TaskId, reason: &str) -> Result<Cancelled> {
         let (key, last) = self.current_key(id).await?;
         if let Some(cancelled) = self.cancel_at(&key, &self.task_dir(&key), reason).await? {
             return cancelled;
@@ -94,7 +115,7 @@ impl<T: Tree> Core<T> {
         key: &TaskKey,
         dir: &str,
         reason: &str,
-    ) -> Result<Option<Result<()>>> {
+    ) -> Result<Option<Result<Cancelled>>> {
         let Some(slot) = self.tree.open(dir).await? else { return Ok(None) };
         let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
         let Some(task) = look.task else { return Ok(None) };
@@ -105,6 +126,8 @@ impl<T: Tree> Core<T> {
             Err(_) => (None, format::bare_meta(key)),
         };
         let history = self.history(&slot).await?;
+        let holder = judge::current(&history).filter(|current| current.state().is_none());
+        let held_by = holder.map(|holder| holder.worker_id().to_owned());
         let record = Record {
             outcome: Outcome::Failed,
             payload,
@@ -131,7 +154,7 @@ impl<T: Tree> Core<T> {
             Some(there) if there.lease_id != record.lease_id => {
                 Err(self.already_over(key, there.outcome))
             }
-            _ => Ok(()),
+            _ => Ok(Cancelled { held_by }),
         }))
     }
 
@@ -162,12 +185,7 @@ impl<T: Tree> Core<T> {
 
     pub(super) async fn unlock(&self, ids: Vec<TaskId>) -> Answers<Unlocked> {
         let answers = self.each(ids.iter().map(|id| self.unlock_one(id)).collect()).await;
-        // Workers remember what was in backoff or somebody else's; this makes them look again.
-        let mark = self.mark(None);
-        if let Err(error) = self.tree.replace(layout::UNLOCKED, &format::line(&mark)).await {
-            tracing::warn!(%error, "workers were not told of the unlock; they will see it in time");
-        }
-        self.tree.ring().await;
+        self.tell_holders().await;
         answers
     }
 

@@ -40,6 +40,15 @@ pub struct Capabilities {
     pub remote: bool,
     /// The longest lease, if it is shorter than others'.
     pub max_lease: Option<Duration>,
+    /// So many leases are renewed for the price of one. Elsewhere each is renewed on its own.
+    pub heartbeats_together: usize,
+}
+
+/// A task that was cancelled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cancelled {
+    /// Who was working on it. They are told within seconds, and may work until then.
+    pub held_by: Option<String>,
 }
 
 /// What became of a push.

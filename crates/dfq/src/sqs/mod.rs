@@ -43,9 +43,9 @@ use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{Backoff, NewTask, Receipt, Settings, TaskId};
 use crate::queue::{
-    Answers, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, OpenOptions, Paused,
-    PendingStates, PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release, Stats,
-    Taken, TaskView, Unlocked, WorkerRecord,
+    Answers, Cancelled, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, OpenOptions,
+    Paused, PendingStates, PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release,
+    Stats, Taken, TaskView, Unlocked, WorkerRecord,
 };
 
 /// What errors call it.
@@ -195,6 +195,7 @@ impl Queue for Sqs {
             remote: true,
             max_delay: Some(if self.core.fifo { Duration::ZERO } else { send::MAX_DELAY }),
             max_lease: Some(hold::MAX_HELD),
+            heartbeats_together: client::BATCH,
         }
     }
 
@@ -235,6 +236,10 @@ impl Queue for Sqs {
         self.core.renew(&self.core.heart, receipts).await
     }
 
+    async fn recalled(&self) -> Result<bool> {
+        Ok(false) // nobody can
+    }
+
     async fn ack(&self, receipts: Vec<Receipt>) -> Answers<()> {
         self.core.ack(receipts).await
     }
@@ -273,7 +278,7 @@ impl Queue for Sqs {
         self.core.put_back(receipts).await
     }
 
-    async fn cancel(&self, ids: Vec<TaskId>, _reason: String) -> Answers<()> {
+    async fn cancel(&self, ids: Vec<TaskId>, _reason: String) -> Answers<Cancelled> {
         let error = self.core.unsupported("cancel a task by its id");
         ids.iter().map(|_| Err(error.clone())).collect()
     }

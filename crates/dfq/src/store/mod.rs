@@ -238,6 +238,10 @@ pub trait Tree: Send + Sync + 'static {
         attempt: u32,
         draft: &Self::Draft,
     ) -> Result<Created>;
+    /// Makes the names of a task's leases durable, where that is not so anyway.
+    async fn secure_leases(&self, _slot: &Self::Slot) -> Result<()> {
+        Ok(())
+    }
     /// Writes the lease of an attempt whole. A folder that is gone is `NotFound`.
     async fn replace_lease(&self, slot: &Self::Slot, attempt: u32, bytes: &[u8]) -> Result<()>;
     /// The numbers of all leases in a task's folder, ascending.

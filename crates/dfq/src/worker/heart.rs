@@ -1,11 +1,20 @@
 //! The heartbeat: a thread with a runtime of its own, so that nothing a handler does to the worker's
 //! runtime can keep leases from being renewed. It also keeps the worker's record fresh.
+//!
+//! Invariants:
+//! - A handler is cancelled when its lease ends by this process's own clock, whatever a request or a
+//!   system call does: the loop waits for nothing that can hang.
+//! - Each lease is renewed on its own, so a call that hangs costs one lease.
+//! - A handler whose task an operator took away is told within [`LOOK_FOR_RECALLS`] and a renewal.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
+use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
@@ -14,10 +23,16 @@ use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::Meter;
 use crate::model::Receipt;
-use crate::queue::{Queue, WorkerRecord};
+use crate::queue::{Answers, Queue, WorkerRecord};
 
 /// How often a worker says that it is alive, and how often where that takes a request.
 const RECORD_EVERY: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
+
+/// How often a worker that holds tasks asks whether an operator has taken any away.
+const LOOK_FOR_RECALLS: Duration = Duration::from_secs(5);
+
+/// How long the last record may take. Nobody waits for it on a store that hangs.
+const LAST_RECORD: Duration = Duration::from_secs(5);
 
 /// What a worker has done so far.
 #[derive(Debug, Default)]
@@ -27,6 +42,7 @@ pub(super) struct Counts {
     pub(super) failed: AtomicU64,
     pub(super) released: AtomicU64,
     pub(super) lost: AtomicU64,
+    pub(super) unrecorded: AtomicU64,
 }
 
 impl Counts {
@@ -38,6 +54,7 @@ impl Counts {
             failed: read(&self.failed),
             released: read(&self.released),
             lost: read(&self.lost),
+            unrecorded: read(&self.unrecorded),
         }
     }
 }
@@ -50,6 +67,18 @@ pub(super) struct Kept {
     cancelled: CancellationToken,
     /// When it was last renewed, on the monotonic clock.
     renewed: Duration,
+    /// When it ends, on the same clock.
+    until: Duration,
+    /// A renewal is under way.
+    renewing: bool,
+}
+
+/// What came of renewing some leases of one queue, begun at this time. Nothing, if it took too long.
+struct Renewed {
+    receipts: Vec<Receipt>,
+    every: Duration,
+    begun: Duration,
+    answers: Option<Answers<Duration>>,
 }
 
 struct Shared {
@@ -104,6 +133,8 @@ impl Heart {
                     Ok(runtime) => {
                         let _ = started.send(Ok(()));
                         runtime.block_on(beating.beat());
+                        // A call that hangs must not keep the worker from ending.
+                        runtime.shutdown_background();
                     }
                     Err(error) => _ = started.send(Err(error)),
                 }
@@ -121,14 +152,16 @@ impl Heart {
     }
 
     /// Renews this lease from now on; the token is cancelled when it is lost. It was given after
-    /// `since`.
+    /// `since`, and holds until `until`.
     pub(super) fn keep(
         &self,
         queue: usize,
         receipt: &Receipt,
         since: Duration,
+        until: Duration,
     ) -> CancellationToken {
-        let kept = Kept { queue, cancelled: CancellationToken::new(), renewed: since };
+        let cancelled = CancellationToken::new();
+        let kept = Kept { queue, cancelled, renewed: since, until, renewing: false };
         let cancelled = kept.cancelled.clone();
         self.resume(receipt, kept);
         cancelled
@@ -136,6 +169,7 @@ impl Heart {
 
     /// Renews it again, as if it had never been forgotten.
     pub(super) fn resume(&self, receipt: &Receipt, kept: Kept) {
+        let kept = Kept { renewing: false, ..kept };
         lock(&self.shared.kept).insert(receipt.clone(), kept);
         self.shared.added.notify_one();
     }
@@ -165,6 +199,7 @@ impl Heart {
             Became::Failed => &counts.failed,
             Became::Released => &counts.released,
             Became::Lost => &counts.lost,
+            Became::Unrecorded => &counts.unrecorded,
         };
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -177,6 +212,7 @@ impl Heart {
             failed: sum.failed + one.failed,
             released: sum.released + one.released,
             lost: sum.lost + one.lost,
+            unrecorded: sum.unrecorded + one.unrecorded,
         })
     }
 
@@ -201,73 +237,143 @@ impl Shared {
     async fn beat(&self) {
         let remote = self.queues.iter().all(|(queue, _)| queue.capabilities().remote);
         let record_every = if remote { RECORD_EVERY.1 } else { RECORD_EVERY.0 };
-        let mut recorded: Option<Duration> = None;
+        let mut renewals = FuturesUnordered::new();
+        let (mut recording, mut asking) = (Fuse::terminated(), Fuse::terminated());
+        let (mut record_at, mut ask_at) = (Duration::ZERO, Duration::ZERO);
         while !self.stop.is_cancelled() {
             let now = self.env.monotonic();
-            if recorded.is_none_or(|at| now.saturating_sub(at) >= record_every) {
-                self.record(None).await;
-                recorded = Some(now);
+            self.end_leases(now);
+            renewals.extend(self.renewals_due(now));
+            if now >= record_at && recording.is_terminated() {
+                recording = Box::pin(self.record(None)).fuse();
+                record_at = now + record_every;
             }
-            self.renew_due().await;
-            let next_beat =
-                lock(&self.kept).values().map(|kept| kept.renewed + self.every(kept)).min();
-            let next = recorded.unwrap_or_default() + record_every;
-            let next = next_beat.map_or(next, |beat| beat.min(next));
-            let pause = next.saturating_sub(self.env.monotonic()).max(Duration::from_millis(1));
+            if now >= ask_at && asking.is_terminated() {
+                asking = Box::pin(self.ask_for_recalls()).fuse();
+                ask_at = now + LOOK_FOR_RECALLS;
+            }
+            let pause = self.next_event(record_at, ask_at).saturating_sub(self.env.monotonic());
             tokio::select! {
+                biased;
                 () = self.stop.cancelled() => {}
+                Some(renewed) = renewals.next(), if !renewals.is_empty() => self.take_note(renewed),
+                () = &mut recording, if !recording.is_terminated() => {}
+                () = &mut asking, if !asking.is_terminated() => {}
                 () = self.added.notified() => {}
-                () = self.env.clock().sleep(pause) => {}
+                () = self.env.clock().sleep(pause.max(Duration::from_millis(1))) => {}
             }
         }
-        self.record(Some(self.env.clock().wall())).await;
-    }
-
-    fn every(&self, kept: &Kept) -> Duration {
-        self.queues[kept.queue].1
-    }
-
-    async fn renew_due(&self) {
-        let now = self.env.monotonic();
-        for (index, (queue, every)) in self.queues.iter().enumerate() {
-            let due: Vec<Receipt> = {
-                let kept = lock(&self.kept);
-                let due = kept.iter().filter(|(_, kept)| {
-                    kept.queue == index && now.saturating_sub(kept.renewed) >= *every
-                });
-                due.map(|(receipt, _)| receipt.clone()).collect()
-            };
-            if !due.is_empty() {
-                let answers = queue.heartbeat(due.clone()).await;
-                self.take_note(now, *every, due.into_iter().zip(answers));
-            }
+        tokio::select! {
+            () = self.record(Some(self.env.clock().wall())) => {}
+            () = self.env.clock().sleep(LAST_RECORD) => {}
         }
     }
 
-    /// What became of renewals begun at `now`.
-    fn take_note(
-        &self,
-        now: Duration,
-        every: Duration,
-        answers: impl Iterator<Item = (Receipt, Result<Duration>)>,
-    ) {
+    /// When there is something to do, unless something comes sooner.
+    fn next_event(&self, record_at: Duration, ask_at: Duration) -> Duration {
+        let kept = lock(&self.kept);
+        let events = kept.values().map(|kept| match kept.renewing {
+            true => kept.until,
+            false => kept.until.min(kept.renewed + self.queues[kept.queue].1),
+        });
+        events.chain([record_at, ask_at]).min().unwrap_or(record_at)
+    }
+
+    /// Cancels the handlers of leases that have ended: others may have their tasks from now on.
+    fn end_leases(&self, now: Duration) {
         let mut kept = lock(&self.kept);
-        for (receipt, answer) in answers {
+        let ended = kept.extract_if(|_, kept| now >= kept.until);
+        for (receipt, lease) in ended {
+            let key = receipt.key();
+            tracing::warn!(%key, "the lease ended before it could be renewed; its handler is cancelled");
+            lease.cancelled.cancel();
+            lock(&self.lost).insert(receipt);
+        }
+    }
+
+    /// Begins to renew what is due.
+    fn renewals_due(&self, now: Duration) -> Vec<BoxFuture<'_, Renewed>> {
+        let mut due: Vec<Vec<Receipt>> = self.queues.iter().map(|_| Vec::new()).collect();
+        for (receipt, kept) in lock(&self.kept).iter_mut() {
+            let every = self.queues[kept.queue].1;
+            if !kept.renewing && now.saturating_sub(kept.renewed) >= every {
+                kept.renewing = true;
+                due[kept.queue].push(receipt.clone());
+            }
+        }
+        let of_queue = |(due, (queue, every)): (Vec<Receipt>, &'_ (Arc<dyn Queue>, Duration))| {
+            let together = queue.capabilities().heartbeats_together.max(1);
+            let parts: Vec<_> = due.chunks(together).map(<[Receipt]>::to_vec).collect();
+            let (queue, every) = (Arc::clone(queue), *every);
+            parts
+                .into_iter()
+                .map(move |part| self.renew(Arc::clone(&queue), every, part, now).boxed())
+        };
+        due.into_iter().zip(&self.queues).flat_map(of_queue).collect()
+    }
+
+    /// Renews leases, and gives up in time for another try before they end.
+    async fn renew(
+        &self,
+        queue: Arc<dyn Queue>,
+        every: Duration,
+        receipts: Vec<Receipt>,
+        begun: Duration,
+    ) -> Renewed {
+        let answers = tokio::select! {
+            biased;
+            answers = queue.heartbeat(receipts.clone()) => Some(answers),
+            () = self.env.clock().sleep(every) => None,
+        };
+        Renewed { receipts, every, begun, answers }
+    }
+
+    /// What became of renewals.
+    fn take_note(&self, renewed: Renewed) {
+        let Renewed { receipts, every, begun, answers } = renewed;
+        let no_answer = || Error::new(ErrorKind::Unavailable, "the store does not answer");
+        let answers =
+            answers.unwrap_or_else(|| receipts.iter().map(|_| Err(no_answer())).collect());
+        let now = self.env.monotonic();
+        let mut kept = lock(&self.kept);
+        for (receipt, answer) in receipts.into_iter().zip(answers) {
             // Finished meanwhile: whatever the answer says, it is about a task that is done with.
             let Some(lease) = kept.get_mut(&receipt) else { continue };
+            lease.renewing = false;
+            let key = receipt.key();
             match answer {
-                Ok(_) => lease.renewed = now,
+                Ok(valid) => {
+                    lease.renewed = begun;
+                    lease.until = lease.until.max(begun + valid);
+                }
                 Err(error) if is_lost(&error) => {
-                    tracing::warn!(key = %receipt.key(), %error, "lease lost; its handler is cancelled");
+                    tracing::warn!(%key, %error, "lease lost; its handler is cancelled");
                     lease.cancelled.cancel();
                     kept.remove(&receipt);
                     lock(&self.lost).insert(receipt);
                 }
                 Err(error) => {
-                    tracing::warn!(key = %receipt.key(), %error, "heartbeat failed; trying again");
+                    tracing::warn!(%key, %error, "heartbeat failed; trying again");
                     // A tenth of the way: often enough to get through before the lease runs out.
                     lease.renewed = now.saturating_sub(every.mul_f64(0.9));
                 }
+            }
+        }
+    }
+
+    /// Looks whether an operator has taken tasks away. Which, the next renewal of each tells.
+    async fn ask_for_recalls(&self) {
+        for (index, (queue, every)) in self.queues.iter().enumerate() {
+            match queue.recalled().await {
+                Ok(false) => {}
+                Ok(true) => {
+                    let now = self.env.monotonic();
+                    let mut kept = lock(&self.kept);
+                    for kept in kept.values_mut().filter(|kept| kept.queue == index) {
+                        kept.renewed = kept.renewed.min(now.saturating_sub(*every));
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "not known whether tasks were taken away"),
             }
         }
     }

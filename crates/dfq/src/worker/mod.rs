@@ -15,6 +15,7 @@ use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -118,6 +119,11 @@ impl Stopper {
         self.gently.cancel();
     }
 
+    /// Completes once the worker was told to stop, in whatever way.
+    pub async fn stopping(&self) {
+        self.gently.cancelled().await;
+    }
+
     /// The same without the grace period.
     pub fn stop_now(&self) {
         self.gently.cancel();
@@ -138,6 +144,8 @@ pub struct Report {
     pub released: u64,
     /// Leases lost.
     pub lost: u64,
+    /// Tasks whose end could not be recorded: they will be done again when their leases have run out.
+    pub unrecorded: u64,
 }
 
 /// A task that the worker is done with, and what the queue made of its verdict.
@@ -201,6 +209,8 @@ pub struct Worker {
     idle: (Duration, Duration),
     stopper: Stopper,
     meter: Meter,
+    /// How many polls in a row the store has failed.
+    troubles: AtomicU32,
 }
 
 impl Worker {
@@ -230,6 +240,7 @@ impl Worker {
             limit: u64::MAX,
             stopper: Stopper::default(),
             meter: Meter::default(),
+            troubles: AtomicU32::new(0),
         }
     }
 

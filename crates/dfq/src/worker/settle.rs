@@ -9,7 +9,7 @@ use tokio::task::Id;
 use super::heart::Heart;
 use super::{Observer, Settled, Verdict};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{Receipt, TaskKey};
+use crate::model::Receipt;
 use crate::queue::{Nack, Nacked, Queue, Release};
 
 /// A task whose handler is done, but of which the queue does not know yet.
@@ -74,8 +74,8 @@ impl Running {
         !self.unsettled.is_empty()
     }
 
-    pub(super) fn unsettled(&self) -> impl Iterator<Item = &TaskKey> {
-        self.unsettled.iter().map(|finished| finished.receipt.key())
+    pub(super) fn unsettled(&self) -> &[Finished] {
+        &self.unsettled
     }
 
     /// What can be told now: what the store has refused before only when its time has come.
@@ -112,7 +112,12 @@ pub enum Became {
     Released,
     /// Somebody else has it now, or has finished it.
     Lost,
+    /// What the handler said could not be recorded, and cannot be. It is let go, and done again by others.
+    Unrecorded,
 }
+
+/// How often the queue is told what it says that it can never take note of: it may be mended meanwhile.
+const LASTING_TRIES: u32 = 5;
 
 /// Tells the queue; answers with those that it could not take note of and that are still ours.
 pub(super) async fn settle(
@@ -151,9 +156,14 @@ pub(super) async fn settle(
         for (finished, answer) in batch.into_iter().zip(answers) {
             match answer {
                 Ok(told) => became(&finished, told),
-                Err(error) if is_passing(&error) => {
+                Err(error) if is_lasting(&error) && finished.tries + 1 >= LASTING_TRIES => {
                     let key = finished.receipt.key();
-                    tracing::warn!(%key, %error, "the queue could not be told; trying again");
+                    tracing::error!(%key, %error, "the result cannot be recorded; the task is let go");
+                    became(&finished, Became::Unrecorded);
+                }
+                Err(error) if is_still_ours(&error) => {
+                    let key = finished.receipt.key();
+                    tracing::warn!(%key, %error, "the result could not be recorded; trying again");
                     again.push(Finished { tries: finished.tries + 1, ..finished });
                 }
                 Err(error) => {
@@ -241,6 +251,11 @@ fn all(answers: Vec<Result<()>>, told: Became) -> Vec<Result<Became>> {
 }
 
 /// The store could not, but the task is still ours.
-fn is_passing(error: &Error) -> bool {
+fn is_still_ours(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::ClaimLost | ErrorKind::AlreadyCompleted | ErrorKind::Invalid)
+}
+
+/// It will not be otherwise in a while: something is wrong that only somebody else can mend.
+fn is_lasting(error: &Error) -> bool {
+    is_still_ours(error) && !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Full)
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -12,7 +13,7 @@ use tokio::task::{Id, JoinSet};
 
 use super::heart::{Heart, Kept};
 use super::settle::{self, Finished, Running};
-use super::{Job, Until, Verdict, Worker};
+use super::{Became, Job, Until, Verdict, Worker};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{Delivery, Idle, PollRequest, Polled, Queue};
 
@@ -24,8 +25,12 @@ const REMOTE_POLLS: usize = 8;
 /// The most tasks asked for at a time.
 const MAX_POLL: usize = 1000;
 
-/// How long to wait after the store failed.
-const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
+/// How long to wait after the store failed: from the first, doubling, to the second, more or less, so that
+/// not everybody comes back at once.
+const TROUBLE_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// So many polls in a row that found no room on the store end a worker that ends by itself.
+const FULL_TRIES: u32 = 5;
 
 /// Waits until one of the queues may have something.
 async fn news(queues: &[Arc<dyn Queue>], at_most: Duration) {
@@ -223,13 +228,14 @@ impl<'a> Shift<'a> {
     /// Runs the handler for a task that was claimed by a poll begun at `asked`.
     fn start(&mut self, queue: usize, delivery: Delivery, asked: Duration) {
         let receipt = delivery.receipt.clone();
-        if self.worker.env.monotonic() >= asked + delivery.valid_for {
+        let until = asked + delivery.valid_for;
+        if self.worker.env.monotonic() >= until {
             // The runtime was kept busy for so long that the lease may have run out meanwhile.
             self.running.add_unrun(queue, receipt, "its worker was too slow to start it");
             return;
         }
         self.started += 1;
-        let cancelled = self.heart.keep(queue, &receipt, asked);
+        let cancelled = self.heart.keep(queue, &receipt, asked, until);
         let owner = Arc::clone(&self.worker.queues[queue]);
         let job = Job { delivery, queue: owner, cancelled: cancelled.clone() };
         let handler = Arc::clone(&self.worker.handler);
@@ -323,8 +329,10 @@ impl<'a> Shift<'a> {
         while let Some(came) = self.calls.next().await {
             self.take_back(came);
         }
-        for key in self.running.unsettled() {
-            tracing::error!(%key, "the queue could not be told; the task is redone after its lease");
+        for finished in self.running.unsettled() {
+            let key = finished.receipt.key();
+            tracing::error!(%key, "the result could not be recorded; the task is done again later");
+            self.heart.count(finished.queue, Became::Unrecorded);
         }
         for queue in &self.worker.queues {
             queue.close().await;
@@ -374,13 +382,27 @@ async fn poll_all(worker: &Worker, wanted: usize) -> Result<Vec<Haul>> {
 
 /// Claims tasks. A store that fails for a while is waited for; a queue that cannot be used is not.
 async fn poll(worker: &Worker, queue: usize, free: usize) -> Result<Polled> {
-    let Worker { queues, request, env, .. } = worker;
+    let Worker { queues, request, env, troubles, .. } = worker;
     match queues[queue].poll(PollRequest { max: free, ..request.clone() }).await {
-        Ok(polled) => Ok(polled),
+        Ok(polled) => {
+            troubles.store(0, Ordering::Relaxed);
+            Ok(polled)
+        }
         Err(error) => match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Full => {
-                tracing::warn!(%error, "cannot poll now");
-                env.clock().sleep(TROUBLE_PAUSE).await;
+                let before = troubles.fetch_add(1, Ordering::Relaxed);
+                let full = error.kind() == ErrorKind::Full && worker.until != Until::Stopped;
+                if full && before + 1 >= FULL_TRIES {
+                    return Err(error);
+                }
+                let pause =
+                    TROUBLE_PAUSE.0.saturating_mul(1 << before.min(16)).min(TROUBLE_PAUSE.1);
+                let pause = pause.mul_f64(0.5 + env.fraction());
+                tracing::warn!(%error, "cannot poll now; trying again in {:.0} s", pause.as_secs_f64());
+                tokio::select! {
+                    () = env.clock().sleep(pause) => {}
+                    () = worker.stopper.stopping() => {}
+                }
                 // Nothing is known of what is there: whoever waits for the end must go on.
                 let idle = Idle { more: true, ..Idle::default() };
                 Ok(Polled { idle, ..Polled::default() })

@@ -1,5 +1,6 @@
 //! A child process: started in a group of its own, watched, and stopped with its whole group.
 
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -9,6 +10,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
+/// Where programs are looked for if PATH is not set, as libc does.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
 /// How long a process that was asked to end has, before it is made to.
 const ASKED: Duration = Duration::from_secs(2);
 
@@ -17,6 +21,28 @@ pub(super) struct Group {
     child: Child,
     leader: Option<Pid>,
     ended: bool,
+}
+
+/// Whether there is such a program: as the system looks for it, in a folder if it names one, else in PATH.
+pub(super) fn check_program(program: &str) -> Result<(), String> {
+    use rustix::fs::{Access, access};
+    let is_file = |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file());
+    let runs = |path: &Path| is_file(path) && access(path, Access::EXEC_OK).is_ok();
+    let places: Vec<PathBuf> = match program.contains('/') {
+        true => vec![PathBuf::from(program)],
+        false => {
+            let path = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+            std::env::split_paths(&path).map(|folder| folder.join(program)).collect()
+        }
+    };
+    if places.iter().any(|place| runs(place)) {
+        return Ok(());
+    }
+    let why = match places.iter().any(|place| is_file(place)) {
+        true => "it is not executable",
+        false => "there is no such program",
+    };
+    Err(format!("'{program}' cannot be run: {why}"))
 }
 
 /// A command that has the umask that we were started with.

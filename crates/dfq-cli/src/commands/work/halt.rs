@@ -1,7 +1,12 @@
 //! When to stop rather than burn the queue: the command cannot be run, or too much of it fails.
+//!
+//! Invariant: what one task contains never stops a worker. A command that is missing is found out before
+//! anything is claimed. One that says so itself (126, 127) may mean the task, or the machine: only when
+//! many different tasks in a row end so, and none has ever been completed, is it the machine.
 
+use std::collections::HashSet;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use dfq::worker::{Stopper, Verdict};
@@ -12,6 +17,9 @@ pub(super) enum Limit {
     Count(u64),
     Percent(u64),
 }
+
+/// So many different tasks in a row for which the command could not be run mean that it never can.
+const NEVER_RUNS: usize = 10;
 
 /// A part is not judged before so many commands have ended.
 const ENOUGH_TO_JUDGE: u64 = 10;
@@ -40,6 +48,10 @@ pub(super) struct Halt {
     limit: Option<Limit>,
     ended: AtomicU64,
     failed: AtomicU64,
+    /// Some task was completed.
+    works: AtomicBool,
+    /// The last tasks, as long as the command could be run for none of them.
+    not_run: Mutex<HashSet<String>>,
     reason: Mutex<Option<String>>,
     stopper: OnceLock<Stopper>,
 }
@@ -50,6 +62,8 @@ impl Halt {
             limit,
             ended: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            works: AtomicBool::new(false),
+            not_run: Mutex::default(),
             reason: Mutex::default(),
             stopper: OnceLock::new(),
         }
@@ -69,6 +83,33 @@ impl Halt {
         }
     }
 
+    /// Completes when the worker has been told to stop, for whatever reason.
+    pub(super) async fn stopping(&self) {
+        match self.stopper.get() {
+            Some(stopper) => stopper.stopping().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The command could not be run for this task. That counts as a failure of the task; and if there was
+    /// nothing else, it stops the worker.
+    pub(super) fn could_not_run(&self, task: &str, why: String) -> Verdict {
+        let mut tasks = self.not_run.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.insert(task.to_owned());
+        if tasks.len() >= NEVER_RUNS && !self.works.load(Ordering::SeqCst) {
+            self.now(&format!(
+                "the command could not be run for {} tasks in a row: {why}",
+                tasks.len()
+            ));
+        }
+        Verdict::Retry { error: why, delay: None }
+    }
+
+    /// The command was run, whatever came of it.
+    pub(super) fn could_run(&self) {
+        self.not_run.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Why the worker was stopped, if it was.
     pub(super) fn reason(&self) -> Option<String> {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -78,7 +119,10 @@ impl Halt {
     /// does not wait for the queue to be told.
     pub(super) fn ended(&self, verdict: &Verdict) {
         let failed = match verdict {
-            Verdict::Ack => false,
+            Verdict::Ack => {
+                self.works.store(true, Ordering::SeqCst);
+                false
+            }
             Verdict::Retry { .. } | Verdict::Fail { .. } => true,
             Verdict::Release { .. } => return,
         };

@@ -18,8 +18,14 @@ use super::template::Template;
 /// By these exit statuses a command says more than that it failed.
 const HOPELESS: i32 = 65;
 const NOT_NOW: i32 = 75;
-const NOT_EXECUTABLE: i32 = 126;
-const NOT_FOUND: i32 = 127;
+pub(super) const NOT_EXECUTABLE: i32 = 126;
+pub(super) const NOT_FOUND: i32 = 127;
+
+/// Signals that are sent to a whole group, or session, or step, when it is to stop: HUP, INT and TERM.
+const STOPPING: [i32; 3] = [1, 2, 15];
+
+/// How long after the command our own signal may come, when both were sent one.
+const SIGNAL_LAG: Duration = Duration::from_secs(1);
 
 /// How long a task that was given back waits: from the first, doubling, to the second.
 const GIVEN_BACK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
@@ -79,27 +85,42 @@ impl Once {
                         () = job.cancelled() => return stopped(),
                     }
                 }
-                Err(error) => {
-                    let program = &self.template.program;
-                    return self.cannot_go_on(format!("'{program}' cannot be run: {error}"));
-                }
+                Err(error) => return self.not_started(&job, &error),
             }
         };
         self.shop.progress.started();
         let ended = self.watch(group, &job, &outlet).await;
         self.shop.progress.stopped();
+        let ended = match ended {
+            Ended::Exit(status) if was_stopped_with_us(&self.shop, status).await => Ended::Stopped,
+            ended => ended,
+        };
         self.judge(ended, &job, &outlet)
+    }
+
+    /// What becomes of a task whose command the system will not start.
+    fn not_started(&self, job: &Job, error: &std::io::Error) -> Verdict {
+        let program = &self.template.program;
+        if error.raw_os_error() == Some(rustix::io::Errno::TOOBIG.raw_os_error()) {
+            self.shop.halt.could_run();
+            let reason =
+                "its values are too long to be arguments; let the command read them from stdin";
+            return Verdict::Retry { error: reason.to_owned(), delay: None };
+        }
+        let why = format!("'{program}' cannot be run: {error}");
+        self.shop.halt.could_not_run(job.delivery.id().as_str(), why)
     }
 
     fn command(&self, job: &Job) -> Result<Command, Verdict> {
         let delivery = &job.delivery;
         let args = match self.template.fill(delivery.payload.as_json()) {
             Ok(args) => args,
-            // If no task had that member so far, the command is wrong, not the task.
+            // If no task had that member so far, it may be the command that is wrong.
             Err(error)
                 if error.kind() == ErrorKind::NotFound && !self.fits.load(Ordering::Relaxed) =>
             {
-                return Err(self.cannot_go_on(format!("task '{}': {error}", delivery.key)));
+                let task = delivery.id().as_str();
+                return Err(self.shop.halt.could_not_run(task, error.to_string()));
             }
             Err(error) => return Err(Verdict::Fail { reason: error.to_string() }),
         };
@@ -186,38 +207,51 @@ impl Once {
             said => format!("{what}: {said}"),
         };
         let status = match ended {
-            Ended::Stopped => {
-                return Verdict::Release {
-                    reason: Some("its worker stopped".to_owned()),
-                    delay: None,
-                };
-            }
+            Ended::Stopped => return stopped(),
             Ended::TimedOut(after) => {
                 let what = format!("timed out after {}", crate::output::duration(after));
                 return Verdict::Retry { error: with_reason(what), delay: None };
             }
             Ended::Exit(status) => status,
         };
+        if let Some(NOT_EXECUTABLE | NOT_FOUND) = status.code() {
+            let (program, how) = (&self.template.program, describe(status));
+            let why = with_reason(format!("'{program}' says that a command cannot be run ({how})"));
+            return self.shop.halt.could_not_run(job.delivery.id().as_str(), why);
+        }
+        self.shop.halt.could_run();
         match status.code() {
             Some(0) => Verdict::Ack,
             Some(HOPELESS) => Verdict::Fail { reason: with_reason(describe(status)) },
-            Some(NOT_NOW) => {
-                let times = job.delivery.earlier.released;
-                let reason = with_reason(describe(status));
-                if times >= MAX_GIVEN_BACK {
-                    let error = format!("given back {times} times; {reason}");
-                    return Verdict::Retry { error, delay: None };
-                }
-                let pause = GIVEN_BACK.0.saturating_mul(1 << times.min(16)).min(GIVEN_BACK.1);
-                Verdict::Release { reason: Some(reason), delay: Some(pause) }
-            }
-            Some(NOT_EXECUTABLE | NOT_FOUND) => self.cannot_go_on(with_reason(format!(
-                "'{}' says that a command cannot be run ({})",
-                self.template.program,
-                describe(status)
-            ))),
+            Some(NOT_NOW) => give_back(job, with_reason(describe(status)), None),
             _ => Verdict::Retry { error: with_reason(describe(status)), delay: None },
         }
+    }
+}
+
+/// Gives a task back that its command does not want now: after a pause, and not for ever.
+pub(super) fn give_back(job: &Job, reason: String, delay: Option<Duration>) -> Verdict {
+    let times = job.delivery.earlier.released;
+    if times >= MAX_GIVEN_BACK {
+        let error = format!("given back {times} times; {reason}");
+        return Verdict::Retry { error, delay: None };
+    }
+    let pause = GIVEN_BACK.0.saturating_mul(1 << times.min(16)).min(GIVEN_BACK.1);
+    Verdict::Release { reason: Some(reason), delay: Some(delay.unwrap_or(pause)) }
+}
+
+/// Whether a command died of a signal that told the worker, too, to stop. It may come to us a little later.
+pub(super) async fn was_stopped_with_us(shop: &Shop, status: ExitStatus) -> bool {
+    use std::os::unix::process::ExitStatusExt;
+    // A shell that waited for what was killed ends with 128 and the number.
+    let signal = status.signal().or_else(|| status.code().map(|code| code - 128));
+    if !signal.is_some_and(|signal| STOPPING.contains(&signal)) {
+        return false;
+    }
+    tokio::select! {
+        biased;
+        () = shop.halt.stopping() => true,
+        () = shop.env.clock().sleep(SIGNAL_LAG) => false,
     }
 }
 

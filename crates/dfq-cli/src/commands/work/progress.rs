@@ -203,6 +203,9 @@ impl Progress {
             Became::Lost => {
                 self.say(&format!("{id}: somebody else has it now; its result is dropped"))
             }
+            Became::Unrecorded => {
+                self.say(&format!("{id}: its result cannot be recorded; it will be done again"))
+            }
         }
         self.refresh();
     }

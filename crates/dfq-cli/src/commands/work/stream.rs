@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::Shop;
 use super::child::{self, Group, describe};
-use super::once::{is_passing, stopped};
+use super::once::{NOT_EXECUTABLE, NOT_FOUND, give_back, is_passing, stopped, was_stopped_with_us};
 use super::output::{Outlet, Stream, last_words};
 
 /// A verdict longer than this is none.
@@ -99,14 +99,14 @@ impl Slots {
     }
 
     pub(super) async fn handle(&self, job: Job) -> Verdict {
-        let mut slot = self.take().await;
+        let mut slot = self.take(&job).await;
         // Twice at the most: a verdict is due from a child that is new.
         loop {
             match self.handle_with(slot, &job).await {
                 Some(verdict) => return verdict,
                 // One that ends in good order between two tasks did nothing to this one. A new one gets
                 // it: those that are idle may be about to end as well.
-                None => slot = self.start_anew().await,
+                None => slot = self.start_anew(&job).await,
             }
         }
     }
@@ -125,8 +125,14 @@ impl Slots {
             Turn::Verdict(verdict) => {
                 slot.proven = true;
                 *lock(&self.stillborn) = 0;
+                self.shop.halt.could_run();
                 lock(&self.idle).push(slot);
-                verdict
+                match verdict {
+                    Verdict::Release { reason, delay } => {
+                        give_back(job, reason.unwrap_or_default(), delay)
+                    }
+                    verdict => verdict,
+                }
             }
             Turn::Stopped => {
                 self.discard(slot, false).await;
@@ -144,33 +150,39 @@ impl Slots {
                 if proven && status.is_some_and(|status| status.success()) {
                     return None;
                 }
-                self.broken(proven, &outlet, status, what)
+                self.broken(job, proven, &outlet, status, what).await
             }
             Turn::Broken(what) => {
                 let (proven, outlet) = (slot.proven, slot.outlet.clone());
                 let status = self.discard(slot, true).await;
-                self.broken(proven, &outlet, status, what)
+                self.broken(job, proven, &outlet, status, what).await
             }
         })
     }
 
     /// A child that died or talks nonsense loses the task it had, and is replaced.
-    fn broken(
+    async fn broken(
         &self,
+        job: &Job,
         proven: bool,
         outlet: &Outlet,
         status: Option<std::process::ExitStatus>,
         what: String,
     ) -> Verdict {
+        if let Some(status) = status
+            && was_stopped_with_us(&self.shop, status).await
+        {
+            return stopped();
+        }
         let what = match &status {
             Some(status) => format!("{what} ({})", describe(*status)),
             None => what,
         };
         if !proven {
             *lock(&self.stillborn) += 1;
-            if let Some(126 | 127) = status.and_then(|status| status.code()) {
+            if let Some(NOT_EXECUTABLE | NOT_FOUND) = status.and_then(|status| status.code()) {
                 let why = with_tail(format!("the command cannot be run: {what}"), outlet);
-                return self.cannot_go_on(why);
+                return self.shop.halt.could_not_run(job.delivery.id().as_str(), why);
             }
         }
         Verdict::Retry { error: with_tail(what, outlet), delay: None }
@@ -182,7 +194,7 @@ impl Slots {
     }
 
     /// A child that is idle and alive, or a new one.
-    async fn take(&self) -> Result<Slot, Verdict> {
+    async fn take(&self, job: &Job) -> Result<Slot, Verdict> {
         loop {
             let Some(mut slot) = lock(&self.idle).pop() else { break };
             if slot.is_quiet() {
@@ -190,11 +202,11 @@ impl Slots {
             }
             self.discard(slot, true).await;
         }
-        self.start_anew().await
+        self.start_anew(job).await
     }
 
     /// A new child, after a pause if the last ones died at once.
-    async fn start_anew(&self) -> Result<Slot, Verdict> {
+    async fn start_anew(&self, job: &Job) -> Result<Slot, Verdict> {
         let deaths = *lock(&self.stillborn);
         if deaths > 0 {
             let pause = RESTART.0.saturating_mul(1 << deaths.min(16)).min(RESTART.1);
@@ -206,10 +218,10 @@ impl Slots {
             numbers.insert(free);
             free
         };
-        self.start(number).inspect_err(|_| _ = lock(&self.numbers).remove(&number))
+        self.start(number, job).inspect_err(|_| _ = lock(&self.numbers).remove(&number))
     }
 
-    fn start(&self, number: usize) -> Result<Slot, Verdict> {
+    fn start(&self, number: usize, job: &Job) -> Result<Slot, Verdict> {
         let log = match self.shop.logs.as_ref().map(|logs| logs.open_slot(number)) {
             None => None,
             Some(Ok(file)) => Some(file),
@@ -223,7 +235,10 @@ impl Slots {
                 let reason = Some(format!("the command cannot be started now: {error}"));
                 Verdict::Release { reason, delay: Some(RESTART.1) }
             }
-            false => self.cannot_go_on(format!("'{}' cannot be run: {error}", self.command[0])),
+            false => {
+                let why = format!("'{}' cannot be run: {error}", self.command[0]);
+                self.shop.halt.could_not_run(job.delivery.id().as_str(), why)
+            }
         })?;
         let child = group.child();
         let (Some(stdin), Some(stdout), Some(stderr)) =

@@ -340,6 +340,14 @@ impl<S: Sys> Tree for Filesystem<S> {
         Ok(Draft { bytes: bytes.to_vec(), tmp, inner: Arc::clone(&self.inner) })
     }
 
+    async fn secure_leases(&self, slot: &Slot<S>) -> Result<()> {
+        match self.inner.sys.sync_dir(&slot.dir, ".") {
+            // The task was finished, and its folder removed: so is every token of it.
+            Ok(_) | Err(Errno::NOENT | Errno::STALE) => Ok(()),
+            Err(errno) => Err(self.inner.failed("sync", &slot.path, errno)),
+        }
+    }
+
     async fn create_lease(
         &self,
         slot: &Slot<S>,
