@@ -127,8 +127,8 @@ impl Context {
         match address {
             Address::Directory(path) => {
                 // The folders above it are not the group's business.
-                if let Some(above) = path.parent() {
-                    let _ = std::fs::create_dir_all(above);
+                if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
+                    let _ = dfq::store::fs::make_durably(above);
                 }
                 join_group(&settings);
             }
@@ -139,14 +139,18 @@ impl Context {
             }
             Address::Bucket(_) | Address::Sqs(_) => {}
         }
+        let made_at = settings.created_at.or_else(|| Some(self.env.clock().wall()));
+        let settings = Settings { created_at: made_at, ..settings };
         let shared = settings.shared;
-        let create = Some(settings);
+        let create = Some(settings.clone());
         let options = OpenOptions { create, allow_unsafe, ..OpenOptions::default() };
         let opened = self.keep(dfq::open(address, self.access(target, options)).await?);
         if let (Address::Directory(path), Shared::Group) = (address, shared) {
             share_with_group(path)?;
         }
-        if !self.quiet {
+        // Of several who make it at once, one does.
+        let ours = matches!(address, Address::Sqs(_)) || *opened.settings() == settings;
+        if !self.quiet && ours {
             crate::output::note!("dfq: made the queue {}", whole(address));
         }
         Ok(opened)

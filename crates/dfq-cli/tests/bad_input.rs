@@ -224,3 +224,20 @@ fn a_store_that_fills_up_in_mid_ack() {
     let check = desk.ok(&["check", "./jobs"]);
     assert_eq!(check, "in order: 0 pending, 0 scheduled, 50 completed, 0 failed\n");
 }
+
+/// One of them makes the queue, with its settings; all others are told so.
+#[test]
+fn of_many_who_make_a_queue_at_once_one_does() {
+    let desk = Desk::new();
+    let lease = |n: usize| format!("{}s", 100 + n);
+    let makers: Vec<_> =
+        (0..10).map(|n| desk.start(&["init", "./jobs", "--lease", &lease(n)])).collect();
+    let ended: Vec<_> = makers.into_iter().map(|maker| maker.wait_with_output().unwrap()).collect();
+    let made: Vec<usize> = (0..10).filter(|n| ended[*n].status.success()).collect();
+    assert_eq!(made.len(), 1, "{ended:?}");
+    assert!(desk.read("jobs/queue.json").contains(&format!("\"lease_seconds\":{}", 100 + made[0])));
+    for (n, ended) in ended.iter().enumerate() {
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(said.contains("made the queue"), n == made[0], "{said}");
+    }
+}

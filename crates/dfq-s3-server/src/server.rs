@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use hyper::server::conn::http1;
@@ -23,6 +24,7 @@ use crate::meter::Meter;
 use crate::request::RequestInfo;
 use crate::service::Service;
 use crate::shared::{Script, Shared, read, write};
+use crate::store::Object;
 
 /// How a server starts; all but the address can be changed while it runs.
 #[derive(Clone)]
@@ -161,6 +163,12 @@ impl Server {
     #[must_use]
     pub fn objects(&self) -> BTreeMap<String, Bytes> {
         self.shared.store.snapshot(&self.bucket)
+    }
+
+    /// Puts an object into the bucket it started with, under whatever name.
+    pub fn put(&self, key: &str, content: &[u8]) {
+        let object = Object::new(Bytes::copy_from_slice(content));
+        let _ = self.shared.store.put(&self.bucket, key, object, &[], SystemTime::now);
     }
 
     /// Closes the socket and every connection. Requests that are being executed may still finish.

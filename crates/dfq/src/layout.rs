@@ -27,6 +27,18 @@ pub(crate) const SETTINGS: &str = "queue.json";
 pub(crate) const PAUSED: &str = "paused.json";
 /// Rewritten by every unlock, so that workers forget what they remember of backoffs.
 pub(crate) const UNLOCKED: &str = "unlocked.json";
+
+/// The most bytes that are read of a task or a record, and of anything else. What is larger stays where it
+/// is and counts as damaged: nobody reads a file that somebody made a terabyte long.
+const LARGEST: (u64, u64) = (64 << 20, 1 << 20);
+
+/// The most bytes that are read of a file, by its name.
+pub(crate) fn read_limit(path: &str) -> u64 {
+    let is_record =
+        |outcome| path.strip_prefix(outcome_dir(outcome)).is_some_and(|rest| rest.starts_with('/'));
+    let large = path.ends_with(TASK) || is_record(Outcome::Completed) || is_record(Outcome::Failed);
+    if large { LARGEST.0 } else { LARGEST.1 }
+}
 /// What the doctor found out about the store.
 pub(crate) const DOCTOR: &str = "doctor.json";
 /// Tasks to be done.

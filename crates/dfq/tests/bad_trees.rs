@@ -33,6 +33,8 @@ async fn a_damaged_task_is_set_aside_bytes_and_all() {
         push(&*queue, "a").await;
         push(&*queue, "fine").await;
         place.write(&format!("{A}/task.json"), damage);
+        // Not as if somebody were just writing it.
+        place.age(&format!("{A}/task.json"), Duration::from_secs(120));
         let reported = queue.check(false).await.unwrap();
         assert!(reported.iter().any(|problem| problem.path.contains(A)), "{reported:?}");
         assert_eq!(queue.get(id("a")).await.unwrap().unwrap().state, TaskState::Damaged);

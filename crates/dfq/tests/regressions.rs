@@ -13,7 +13,6 @@ use std::time::Duration;
 use dfq::clock::{Clock, ManualClock, SeededChance};
 use dfq::model::{Durability, MAX_TASK_BYTES};
 use dfq::queue::Detail;
-use dfq::store::fs::fault::Fault;
 use dfq::store::memory::Memory;
 use dfq::transfer::{Mode, Transfer};
 use dfq::{

@@ -83,8 +83,16 @@ impl Init {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error.into()),
         }
-        let settings = self.settings(target.settings.clone());
-        context.create(&target, settings, self.allow_unsafe).await?;
+        let made_at = Some(context.env.clock().wall());
+        let settings = Settings { created_at: made_at, ..self.settings(target.settings.clone()) };
+        let made = context.create(&target, settings.clone(), self.allow_unsafe).await?;
+        // Of several at once one is first; the others must not believe in settings that do not count.
+        if !matches!(target.address, Address::Sqs(_)) && *made.settings() != settings {
+            return Err(invalid(format!(
+                "{} was made just now by somebody else, whose settings stand in queue.json",
+                whole(&target.address)
+            )));
+        }
         Ok(Answer::Yes)
     }
 

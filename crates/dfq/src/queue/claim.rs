@@ -34,6 +34,12 @@ pub(super) const TROUBLE_PAUSE: Duration = Duration::from_secs(600);
 /// How long a task is left alone whose earlier record is just being purged.
 const FORGETTING: Duration = Duration::from_secs(5);
 
+/// The most leases remembered that are to be taken back. Others sit out their time.
+const MAX_STRAYS: usize = 64;
+
+/// How long a task folder without a task, or with the beginning of one, is left to whoever is writing it.
+const BEING_WRITTEN: Duration = Duration::from_secs(60);
+
 /// A task that is due so soon is due: processes read the store's clock a little differently.
 const ALMOST_DUE: SignedDuration = SignedDuration::from_secs(10);
 
@@ -133,8 +139,13 @@ impl<T: Tree> Core<T> {
             && self.remote()
             && !candidate.without_task;
         if top == 0 || (!waits && !self.tree.probe(&slot, top).await?.task) {
-            // Leases without their task are garbage, however young; and a folder without either is
-            // being cleaned up, or is gone.
+            // Leases without their task are garbage; and a folder without either is being cleaned up, or is
+            // gone. But if nothing is known of an end, its task may be on its way.
+            let younger =
+                |seen: &Seen| mono.0.duration_since(seen.modified) < signed(BEING_WRITTEN);
+            if !self.remote() && history.iter().any(younger) && self.outcome(key).await?.is_none() {
+                return Ok(self.being_written());
+            }
             self.clean_slot(key, &slot).await?;
             return Ok(Claim::Gone);
         }
@@ -312,8 +323,23 @@ impl<T: Tree> Core<T> {
             }
             Ok(Accepted::No(claim)) => Ok(claim),
             Err(error) => {
-                let _ = self.withdraw(&slot, &draft.lease).await;
+                if self.withdraw(&slot, &draft.lease).await.is_err() {
+                    let mut strays = lock(&self.strays);
+                    if strays.len() < MAX_STRAYS {
+                        strays.push((slot, draft.lease.clone()));
+                    }
+                }
                 Err(error)
+            }
+        }
+    }
+
+    /// Takes back what could not be taken back before, such as for want of open files.
+    pub(super) async fn withdraw_strays(&self) {
+        let strays = std::mem::take(&mut *lock(&self.strays));
+        for (slot, lease) in strays {
+            if self.withdraw(&slot, &lease).await.is_err() {
+                lock(&self.strays).push((slot, lease));
             }
         }
     }
@@ -336,8 +362,13 @@ impl<T: Tree> Core<T> {
                 // All that there may be left is what we have just created.
                 let own = (slot, vec![draft.lease.attempt]);
                 self.tree.discard(vec![own]).await.into_iter().collect::<Result<()>>()?;
-            } else {
+            } else if look.finished || self.remote() {
                 self.clean_slot(key, slot).await?;
+            } else {
+                // Neither a task nor a record: somebody may be about to write it. Whoever comes later
+                // finds our lease, and how old it is.
+                self.withdraw(slot, &draft.lease).await?;
+                return Ok(Accepted::No(self.being_written()));
             }
             return Ok(Accepted::No(Claim::Gone));
         };
@@ -360,6 +391,10 @@ impl<T: Tree> Core<T> {
         }
         let (payload, meta) = match format::decode_task(&task.bytes, key) {
             Ok(task) => task,
+            Err(_) if self.is_being_written(&task).await? => {
+                self.withdraw(slot, &draft.lease).await?;
+                return Ok(Accepted::No(self.being_written()));
+            }
             Err(error) => {
                 self.set_aside(key, slot, &task, &draft.lease, history, &error).await?;
                 return Ok(Accepted::No(Claim::Gone));
@@ -378,6 +413,19 @@ impl<T: Tree> Core<T> {
             return Ok(Accepted::No(Claim::Gone));
         }
         Ok(Accepted::Yes(payload, meta, until))
+    }
+
+    fn being_written(&self) -> Claim {
+        Claim::Rest(self.env.monotonic() + BEING_WRITTEN)
+    }
+
+    /// Whether a task file breaks off, and is so young that the rest may be coming.
+    async fn is_being_written(&self, task: &Stored) -> Result<bool> {
+        let whole = serde_json::from_slice::<serde::de::IgnoredAny>(&task.bytes);
+        if self.remote() || !whole.is_err_and(|error| error.is_eof()) {
+            return Ok(false);
+        }
+        Ok(self.now().await?.duration_since(task.modified) < signed(BEING_WRITTEN))
     }
 
     /// It is ours.

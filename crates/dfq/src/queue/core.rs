@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Shard};
 use crate::meter::Meter;
 use crate::model::{
-    Durability, Generation, Layout, NewTask, Outcome, Receipt, Settings, TaskId, TaskKey,
+    Durability, Generation, Layout, Lease, NewTask, Outcome, Receipt, Settings, TaskId, TaskKey,
 };
 use crate::sqs::SqsOptions;
 use crate::store::bucket::S3Options;
@@ -107,6 +107,8 @@ pub(super) struct Core<T: Tree> {
     pub(super) enrolled: AtomicBool,
     /// This process may not remove records.
     pub(super) may_not_forget: AtomicBool,
+    /// Leases that this process has created and could not take back.
+    pub(super) strays: Mutex<Vec<(T::Slot, Lease)>>,
     /// The mark of `cancel` and `unlock` as it was when holders last looked, once they have.
     pub(super) recall: Mutex<Option<Option<u64>>>,
 }
@@ -132,6 +134,7 @@ impl<T: Tree> TreeQueue<T> {
             enrolled: AtomicBool::new(false),
             may_not_forget: AtomicBool::new(false),
             recall: Mutex::default(),
+            strays: Mutex::default(),
             tree,
             trust: Trust::new(options.allow_unsafe),
             env: options.env,

@@ -80,7 +80,14 @@ impl<T: Tree> Core<T> {
         let mut lease = holding.lease.clone();
         lease.heartbeat_at = now;
         lease.expires_at = now.saturating_add(signed(length)).unwrap_or(Timestamp::MAX);
-        self.while_owned(&holding, self.write_own(&held, receipt, &lease)).await?;
+        match self.while_owned(&holding, self.write_own(&held, receipt, &lease)).await {
+            // There is no room for a new file. The old one, made young, says as much: a lease holds for its
+            // length from when it was last written.
+            Err(error) if error.kind() == ErrorKind::Full => {
+                self.tree.touch_lease(&held.slot, receipt.attempt).await.map_err(|_| error)?;
+            }
+            answer => answer?,
+        }
         // Who takes over creates, then looks at our file; we write it, then look for theirs. One of us
         // sees the other, whatever the clocks say.
         self.check_unchallenged(&held, receipt).await?;

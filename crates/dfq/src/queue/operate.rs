@@ -25,6 +25,12 @@ use crate::store::{Created, Entry, EntryKind, NO_FOLDER, Stored, Tree};
 /// A record younger than this may still be needed by a worker that stalled, whatever its lease.
 const MIN_PURGE_AGE: Duration = Duration::from_secs(3600);
 
+/// What the name of a folder ends in that is being removed.
+const TRASH: &str = ".trash";
+
+/// Folders below this depth are not ours, and are left alone.
+const DEEPEST: usize = 6;
+
 /// Half-made files older than this have nobody who will finish them.
 const LEFTOVER_AGE: Duration = Duration::from_secs(24 * 3600);
 
@@ -440,6 +446,31 @@ impl<T: Tree> Core<T> {
         Ok(stamp.and_then(|nanos| Timestamp::from_nanosecond(i128::from(nanos)).ok()))
     }
 
+    /// Removes the files in a folder and in those right below it, such as a killed doctor leaves.
+    async fn empty(&self, folder: &str) -> Result<()> {
+        let (mut folders, mut at) = (vec![folder.to_owned()], 0);
+        while at < folders.len() {
+            let folder = folders[at].clone();
+            at += 1;
+            let mut inside = Vec::new();
+            self.each_entry(&folder, |entry| inside.push(entry.clone())).await?;
+            for Entry { name, kind } in inside {
+                let path = format!("{folder}/{name}");
+                match kind {
+                    EntryKind::Folder if path.matches('/').count() < DEEPEST => folders.push(path),
+                    EntryKind::Folder => {}
+                    _ => self.tree.remove(&path).await?,
+                }
+            }
+        }
+        for folder in folders.into_iter().skip(1).rev() {
+            if let Some(slot) = self.tree.open(&folder).await? {
+                self.tree.clean(&slot, false, &[]).await?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) async fn purge_leftovers(&self, now: Timestamp, dry_run: bool) -> Result<u64> {
         let older = |modified: Timestamp, age| now.duration_since(modified) > signed(age);
         let mut removed = 0;
@@ -467,8 +498,15 @@ impl<T: Tree> Core<T> {
                 None => self.tree.remove(&file).await?,
                 Some(folder) => {
                     // Renamed first: should its pusher wake up after all, it finds nothing to publish.
-                    let trash = format!("{folder}.trash");
-                    self.tree.promote(&folder, &trash, false).await?;
+                    let trash = match folder.ends_with(TRASH) {
+                        true => folder,
+                        false => {
+                            let trash = format!("{folder}{TRASH}");
+                            self.tree.promote(&folder, &trash, false).await?;
+                            trash
+                        }
+                    };
+                    self.empty(&trash).await?;
                     if let Some(slot) = self.tree.open(&trash).await? {
                         self.tree.clean(&slot, true, &[]).await?;
                     }

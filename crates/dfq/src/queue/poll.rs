@@ -17,12 +17,15 @@ use super::drafts::Wanted;
 use super::survey::Surveyed;
 use super::{Delivery, PollRequest, Polled};
 use crate::clock::lock;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::model::TaskKey;
 use crate::store::Tree;
 
 /// When to look again at what somebody in this process is at.
 const SOON: Duration = Duration::from_secs(1);
+
+/// After so many tasks in a poll that could not be looked at, it is the store.
+const MOST_TROUBLES: usize = 8;
 
 /// The most tasks that one poll tries before it answers with what it has.
 const MAX_TRIES: usize = 4096;
@@ -65,6 +68,7 @@ impl<T: Tree> Core<T> {
     pub(super) async fn poll(self: &Arc<Self>, request: &PollRequest) -> Result<Polled> {
         let length = request.lease.unwrap_or(self.settings.lease);
         let mut polled = Polled::default();
+        self.withdraw_strays().await;
         let mut upkeep = self.keep_up(false).await?;
         // Only now is it known how finely the store's times can be told apart.
         self.check_length(length)?;
@@ -85,6 +89,7 @@ impl<T: Tree> Core<T> {
         let mut trying = FuturesUnordered::new();
         let mut searching = Fuse::terminated();
         let mut failed = None;
+        let mut troubles = Vec::new();
         let mut exhausted = false;
         loop {
             // What was claimed first must not be half over when it is handed out.
@@ -105,6 +110,10 @@ impl<T: Tree> Core<T> {
                 biased;
                 Some(tried) = trying.next(), if !trying.is_empty() => match tried {
                     Ok(won) => polled.deliveries.extend(won),
+                    // One that cannot be looked at is no reason to leave the others; many are.
+                    Err(error) if is_passing(&error) && troubles.len() < MOST_TROUBLES => {
+                        troubles.push(error);
+                    }
                     Err(error) => failed = failed.or(Some(error)),
                 },
                 (state, next) = &mut searching, if !searching.is_terminated() => {
@@ -154,6 +163,10 @@ impl<T: Tree> Core<T> {
             }
         }
         polled.idle.more |= search.is_some_and(|search| search.woken || search.put_off);
+        for error in &troubles {
+            tracing::warn!(%error, "task left alone");
+        }
+        let failed = failed.or_else(|| troubles.pop().filter(|_| polled.deliveries.is_empty()));
         match failed {
             Some(error) if polled.deliveries.is_empty() => return Err(error),
             // What was claimed so far must reach the worker, or it would sit out its lease.
@@ -324,4 +337,8 @@ impl<T: Tree> Core<T> {
         }
         answer
     }
+}
+
+fn is_passing(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable
 }

@@ -238,6 +238,10 @@ pub trait Tree: Send + Sync + 'static {
         attempt: u32,
         draft: &Self::Draft,
     ) -> Result<Created>;
+    /// Makes the lease of an attempt as young as if it had been written now, where that needs no room.
+    async fn touch_lease(&self, _slot: &Self::Slot, _attempt: u32) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, "a lease here is renewed by writing it"))
+    }
     /// Makes the names of a task's leases durable, where that is not so anyway.
     async fn secure_leases(&self, _slot: &Self::Slot) -> Result<()> {
         Ok(())

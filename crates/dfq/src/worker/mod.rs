@@ -15,7 +15,7 @@ use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -211,6 +211,8 @@ pub struct Worker {
     meter: Meter,
     /// How many polls in a row the store has failed.
     troubles: AtomicU32,
+    /// A poll has gone well.
+    polled: AtomicBool,
 }
 
 impl Worker {
@@ -241,6 +243,7 @@ impl Worker {
             stopper: Stopper::default(),
             meter: Meter::default(),
             troubles: AtomicU32::new(0),
+            polled: AtomicBool::new(false),
         }
     }
 

@@ -29,8 +29,9 @@ const MAX_POLL: usize = 1000;
 /// not everybody comes back at once.
 const TROUBLE_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// So many polls in a row that found no room on the store end a worker that ends by itself.
-const FULL_TRIES: u32 = 5;
+/// So many polls in a row that were refused end a worker, and so many that found no room end one that ends
+/// by itself.
+const LASTING_TRIES: u32 = 5;
 
 /// Waits until one of the queues may have something.
 async fn news(queues: &[Arc<dyn Queue>], at_most: Duration) {
@@ -386,13 +387,20 @@ async fn poll(worker: &Worker, queue: usize, free: usize) -> Result<Polled> {
     match queues[queue].poll(PollRequest { max: free, ..request.clone() }).await {
         Ok(polled) => {
             troubles.store(0, Ordering::Relaxed);
+            worker.polled.store(true, Ordering::Relaxed);
             Ok(polled)
         }
         Err(error) => match error.kind() {
-            ErrorKind::Unavailable | ErrorKind::Full => {
+            kind @ (ErrorKind::Unavailable | ErrorKind::Full | ErrorKind::Denied) => {
                 let before = troubles.fetch_add(1, Ordering::Relaxed);
-                let full = error.kind() == ErrorKind::Full && worker.until != Until::Stopped;
-                if full && before + 1 >= FULL_TRIES {
+                let lasting = match kind {
+                    ErrorKind::Full => worker.until != Until::Stopped,
+                    ErrorKind::Denied => true,
+                    _ => false,
+                };
+                // What was never allowed will not be; what was, is refused now and then for a moment.
+                let never = kind == ErrorKind::Denied && !worker.polled.load(Ordering::Relaxed);
+                if never || (lasting && before + 1 >= LASTING_TRIES) {
                     return Err(error);
                 }
                 let pause =

@@ -1,6 +1,7 @@
 //! No bucket, no permission, wrong keys: one sentence that says which, and never a secret in it.
 
 use dfq::queue::Detail;
+use dfq::store::bucket::S3Options;
 use dfq::{Error, ErrorKind, Pushed};
 use dfq_s3_server::{Credential, Options, Rules};
 
@@ -155,4 +156,48 @@ async fn a_token_is_missing() {
     let world = World::with(options).await;
     let error = world.open(LONG).await.err().unwrap();
     assert_says(&error, ErrorKind::Denied, &["credentials are wrong"]);
+}
+
+/// A server that gives everybody the same answer.
+fn answering(answer: &'static str) -> String {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            let mut request = [0; 4096];
+            let _ = connection.read(&mut request);
+            let _ = connection.write_all(answer.as_bytes());
+        }
+    });
+    endpoint
+}
+
+/// What the matter is, and what to do about it.
+#[tokio::test]
+async fn wrong_regions_clocks_and_endpoints_are_told_as_what_they_are() {
+    let region = "HTTP/1.1 301 Moved Permanently\r\nx-amz-bucket-region: eu-west-3\r\n\
+        content-length: 0\r\nconnection: close\r\n\r\n";
+    let skewed = "HTTP/1.1 403 Forbidden\r\ncontent-length: 47\r\nconnection: close\r\n\r\n\
+        <Error><Code>RequestTimeTooSkewed</Code></Error>";
+    let nobody = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}", listener.local_addr().unwrap())
+    };
+    let nowhere = nobody.clone();
+    for (endpoint, kind, words) in [
+        (answering(region), ErrorKind::Invalid, ["eu-west-3", "AWS_REGION"]),
+        (answering(skewed), ErrorKind::Denied, ["clock", "wrong"]),
+        (nobody, ErrorKind::Unavailable, ["no answer from", nowhere.as_str()]),
+    ] {
+        let options = S3Options {
+            endpoint: Some(endpoint),
+            region: Some("us-east-1".to_owned()),
+            credentials: Some(("key".to_owned(), "secret".to_owned())),
+            ..S3Options::default()
+        };
+        let error = open("dfq-test", options, LONG).await.err().unwrap();
+        assert_says(&error, kind, &words);
+    }
 }

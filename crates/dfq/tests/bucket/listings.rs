@@ -99,3 +99,25 @@ async fn a_queue_is_drained_through_listings_that_lag() {
     assert_eq!((done.len(), world.keys("completed/").len()), (40, 40));
     assert!(done.iter().all(|(_, attempt)| *attempt == 1));
 }
+
+/// What somebody else put there, and no queue can have made, is left alone, and stops nobody.
+#[tokio::test]
+async fn foreign_keys_cost_only_themselves() {
+    let world = World::new().await;
+    let queue = world.with_task(LONG).await;
+    for key in [
+        "pending//x",
+        "pending/./x/task.json",
+        "pending/ca/\u{1}/task.json",
+        "/odd",
+        "completed//y",
+    ] {
+        world.server.put(&format!("{PREFIX}/{key}"), b"x");
+    }
+    let stats = queue.stats(dfq::queue::Detail::Exact).await.unwrap();
+    assert_eq!((stats.pending, stats.completed), (1, 0));
+    let delivery = claim(&*world.worker().await).await;
+    ack(&*queue, &delivery.receipt).await.unwrap();
+    queue.check(false).await.unwrap();
+    assert_eq!(world.keys("pending//"), ["pending//x"]);
+}

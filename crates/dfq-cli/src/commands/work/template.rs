@@ -153,9 +153,10 @@ fn scripts_after(words: &[String], letters: &str, long: &[&str]) -> Vec<usize> {
         short.is_some_and(|short| short.contains(|letter| letters.contains(letter)))
             || long.iter().any(|option| word.split('=').next() == Some(option))
     };
-    let Some(option) = words.iter().position(|word| takes_script(word)) else { return Vec::new() };
-    let after = (option + 1..words.len()).find(|at| !words[*at].starts_with('-'));
-    std::iter::once(option).chain(after).collect()
+    // Each of them: there may be several scripts, which are run as one.
+    let options = (0..words.len()).filter(|at| takes_script(&words[*at]));
+    let after = |option: usize| (option + 1..words.len()).find(|at| !words[*at].starts_with('-'));
+    options.flat_map(|option| std::iter::once(option).chain(after(option))).collect()
 }
 
 /// The first word that is neither an option nor the value of one.

@@ -23,6 +23,9 @@ use crate::store::{Created, Scan, Scanned, Stored};
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
+/// The most pages of a listing that are passed over because nothing in them can be ours.
+const FOREIGN_PAGES: usize = 1000;
+
 /// A removal that was decided on so long ago is not sent any more, nor sent again: by then, a purge may have
 /// freed the name for another object (decision 19).
 pub(super) const REMOVED_WITHIN: Duration = Duration::from_secs(60);
@@ -38,6 +41,8 @@ pub(super) struct Client {
     /// Ends in a slash unless it is empty.
     prefix: String,
     pub(super) address: String,
+    /// Where requests go, for error messages.
+    server: Option<String>,
 }
 
 /// A page of a listing.
@@ -48,12 +53,18 @@ pub(super) struct Listed {
 }
 
 impl Client {
-    pub(super) fn new(store: Box<dyn Objects>, env: Env, prefix: &str, address: &str) -> Self {
+    pub(super) fn new(
+        store: Box<dyn Objects>,
+        env: Env,
+        prefix: &str,
+        address: &str,
+        server: Option<String>,
+    ) -> Self {
         let prefix = match prefix.trim_matches('/') {
             "" => String::new(),
             prefix => format!("{prefix}/"),
         };
-        Self { store, env, prefix, address: address.to_owned() }
+        Self { store, env, prefix, address: address.to_owned(), server }
     }
 
     pub(super) fn key(&self, path: &str) -> Result<Path> {
@@ -117,15 +128,24 @@ impl Client {
     }
 
     pub(super) async fn read_version(&self, path: &str) -> Result<Option<(ObjectMeta, Bytes)>> {
-        let key = self.key(path)?;
+        let (key, limit) = (self.key(path)?, crate::layout::read_limit(path));
         let get = || async {
             let got = match self.store.get_opts(&key, GetOptions::default()).await {
                 Err(object_store::Error::NotFound { .. }) => return Ok(None),
                 got => got?,
             };
-            Ok(Some((got.meta.clone(), got.bytes().await?)))
+            if got.meta.size > limit {
+                return Ok(Some(Err(got.meta.size)));
+            }
+            Ok(Some(Ok((got.meta.clone(), got.bytes().await?))))
         };
-        self.retry("read", path, get).await
+        let read = self.retry("read", path, get).await?.transpose();
+        read.map_err(|size| {
+            Error::damaged(format!(
+                "'{path}' in {} has {size} bytes, and no more than {limit} are read of it",
+                self.address
+            ))
+        })
     }
 
     /// When it was last written, if it is there.
@@ -237,7 +257,21 @@ impl Client {
             };
             self.store.list_paginated(Some(&prefix), options)
         };
-        let page = self.retry("list", folder, page).await?;
+        let mut page = self.retry("list", folder, page).await?;
+        // All of it may be foreign, and left out: then what comes after it is asked for.
+        for _ in 0..FOREIGN_PAGES {
+            let Some(token) = page.page_token.clone().filter(|_| page.result.objects.is_empty())
+            else {
+                break;
+            };
+            let next = || {
+                let page_token = Some(token.clone());
+                let max_keys = Some(limit.min(1000));
+                let options = PaginatedListOptions { page_token, max_keys, ..Default::default() };
+                self.store.list_paginated(Some(&prefix), options)
+            };
+            page = self.retry("list", folder, next).await?;
+        }
         let file = |meta: &ObjectMeta| {
             let path = meta.location.as_ref().strip_prefix(&prefix)?.to_owned();
             let mut version = DefaultHasher::new();
@@ -270,10 +304,12 @@ impl Client {
                     kind(ErrorKind::Denied, format!("it takes the permission {needs}"))
                 }
                 // No answer came: lost, cut short, or too late.
-                error => Refusal::Passing(Error::new(
-                    ErrorKind::Unavailable,
-                    format!("{place}: no answer ({})", root_cause(error)),
-                )),
+                error => {
+                    let from = self.server.as_ref().map(|server| format!(" from {server}"));
+                    let (from, why) = (from.unwrap_or_default(), root_cause(error));
+                    let message = format!("{place}: no answer{from} ({why})");
+                    Refusal::Passing(Error::new(ErrorKind::Unavailable, message))
+                }
             };
         };
         match (refused.status.as_u16(), refused.code.as_str()) {
@@ -287,13 +323,22 @@ impl Client {
             (_, "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "InvalidToken") | (401, _) => {
                 kind(ErrorKind::Denied, format!("the credentials are wrong; {refused}"))
             }
+            (_, "RequestTimeTooSkewed") => kind(
+                ErrorKind::Denied,
+                format!(
+                    "{refused}: this machine's clock is wrong by more than the store allows; set it"
+                ),
+            ),
             (403, _) => {
                 let needs = permission(what);
                 kind(ErrorKind::Denied, format!("{refused}; it takes the permission {needs}"))
             }
             (501, _) => kind(ErrorKind::Unsupported, format!("{refused}; it cannot be used")),
-            (301 | 307 | 400, "PermanentRedirect" | "AuthorizationHeaderMalformed") => {
-                kind(ErrorKind::Invalid, format!("{refused}; the bucket is in another region"))
+            (301 | 302 | 307 | 308, _) | (400, "AuthorizationHeaderMalformed") => {
+                let region = refused.region.as_deref().unwrap_or("another region");
+                let message =
+                    format!("{refused}; the bucket is in {region}: set AWS_REGION to that");
+                kind(ErrorKind::Invalid, message)
             }
             (408 | 409 | 425 | 429 | 500..=599, _) | (_, "RequestTimeout" | "SlowDown") => {
                 Refusal::Passing(Error::new(ErrorKind::Unavailable, format!("{place}: {refused}")))

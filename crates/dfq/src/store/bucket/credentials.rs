@@ -13,8 +13,12 @@ use object_store::aws::AwsCredential;
 
 use crate::clock::Env;
 
-/// Renewed so long before they expire: a request must not outlive them.
-const RENEW_BEFORE_SECONDS: i64 = 60;
+/// Renewed so long before they expire: a request must not outlive them. Those that are good for long are
+/// renewed sooner, for who gives them may be out of order for a while.
+const RENEW_BEFORE_SECONDS: (i64, i64) = (60, 300);
+
+/// How soon they are asked for again, if that failed while the old ones are still good.
+const ASK_AGAIN_SECONDS: i64 = 10;
 
 pub(super) struct Renewing {
     env: Env,
@@ -28,6 +32,8 @@ struct Known {
     credential: Arc<AwsCredential>,
     /// The wall-clock time in seconds since 1970; some never expire.
     expires: Option<i64>,
+    /// When to ask again, on the same clock.
+    renew_at: i64,
 }
 
 impl fmt::Debug for Renewing {
@@ -63,7 +69,12 @@ impl Renewing {
             secret_key: found.secret_access_key().to_owned(),
             token: found.session_token().map(str::to_owned),
         };
-        Ok(Known { credential: Arc::new(credential), expires })
+        let now = self.env.clock().wall().as_second();
+        let renew_at = expires.map_or(i64::MAX, |expires| {
+            let (soon, sooner) = RENEW_BEFORE_SECONDS;
+            if expires - now > 3 * sooner { expires - sooner } else { expires - soon }
+        });
+        Ok(Known { credential: Arc::new(credential), expires, renew_at })
     }
 
     /// The store will not have the credentials with this key. Answers whether there are others now.
@@ -87,11 +98,20 @@ impl CredentialProvider for Renewing {
         let now = self.env.clock().wall().as_second();
         let mut known = self.known.lock().await;
         if let Some(known) = &*known
-            && known.expires.is_none_or(|expires| now + RENEW_BEFORE_SECONDS < expires)
+            && now < known.renew_at
         {
             return Ok(Arc::clone(&known.credential));
         }
-        let found = self.ask().await?;
-        Ok(Arc::clone(&known.insert(found).credential))
+        let still_valid = |known: &Known| known.expires.is_none_or(|expires| now < expires);
+        match (self.ask().await, &mut *known) {
+            (Ok(found), known) => Ok(Arc::clone(&known.insert(found).credential)),
+            // Whoever gives them does not answer just now. What we have is good for a while.
+            (Err(error), Some(known)) if still_valid(known) => {
+                tracing::warn!(%error, "the credentials could not be renewed yet; trying again");
+                known.renew_at = now + ASK_AGAIN_SECONDS;
+                Ok(Arc::clone(&known.credential))
+            }
+            (Err(error), _) => Err(error),
+        }
     }
 }

@@ -19,6 +19,7 @@ use object_store::client::{
 };
 
 use super::credentials::Renewing;
+use super::listing;
 use crate::clock::lock;
 use crate::meter::{Meter, RequestKind};
 
@@ -47,6 +48,8 @@ pub(super) struct Refused {
     pub(super) status: StatusCode,
     /// The server's name for it, such as `SlowDown`; empty if it did not say.
     pub(super) code: String,
+    /// The region that the bucket is in, if that was the matter and the server says so.
+    pub(super) region: Option<String>,
     /// The credentials were at fault, and there are others now.
     pub(super) renewed: bool,
 }
@@ -148,8 +151,9 @@ impl HttpService for Counted {
             }
         };
         let status = answer.status();
-        let success = !status.is_client_error() && !status.is_server_error();
-        if success && !(bulk && kind == RequestKind::Delete) {
+        let success = status.is_success() || status == StatusCode::NOT_MODIFIED;
+        let read_whole = kind == RequestKind::List || (bulk && kind == RequestKind::Delete);
+        if success && !read_whole {
             return Ok(answer);
         }
         let (parts, body) = answer.into_parts();
@@ -160,6 +164,10 @@ impl HttpService for Counted {
                 return Err(error);
             }
         };
+        if success && kind == RequestKind::List {
+            let body = HttpResponseBody::from(listing::without_foreign_keys(body));
+            return Ok(HttpResponse::from_parts(parts, body));
+        }
         let code = code_in(&String::from_utf8_lossy(&body));
         if success && code.is_empty() {
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)));
@@ -184,7 +192,9 @@ impl HttpService for Counted {
             return Ok(HttpResponse::from_parts(parts, body));
         }
         self.meter.failed(kind);
-        let mut refused = Refused { status, code, renewed: false };
+        let region = parts.headers.get("x-amz-bucket-region");
+        let region = region.and_then(|region| region.to_str().ok()).map(str::to_owned);
+        let mut refused = Refused { status, code, region, renewed: false };
         if let Some(credentials) =
             self.credentials.as_ref().filter(|_| refused.blames_credentials())
         {

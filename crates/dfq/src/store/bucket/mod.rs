@@ -6,6 +6,7 @@
 mod client;
 mod credentials;
 mod http;
+mod listing;
 mod open;
 mod policy;
 mod raw;
@@ -44,8 +45,16 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    fn new(store: Box<dyn Objects>, env: Env, prefix: &str, address: String, meter: Meter) -> Self {
-        let client = Arc::new(Client::new(store, env.clone(), prefix, &address));
+    fn new(
+        store: Box<dyn Objects>,
+        env: Env,
+        prefix: &str,
+        address: String,
+        server: Option<String>,
+        meter: Meter,
+    ) -> Self {
+        let client = Client::new(store, env.clone(), prefix, &address, server);
+        let client = Arc::new(client);
         Self {
             clock_file: format!("{}/now-{}", layout::TMP, env.nonce()),
             rubbish: Rubbish::new(Arc::clone(&client), env),

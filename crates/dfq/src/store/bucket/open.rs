@@ -76,7 +76,7 @@ impl Bucket {
             Cloud::Azure => azure(bucket, &meter),
         };
         let store = store.map_err(|error| Error::invalid(format!("{address}: {error}")))?;
-        let mut opened = Self::new(store, env, prefix, address.to_string(), meter);
+        let mut opened = Self::new(store, env, prefix, address.to_string(), None, meter);
         opened.properties.provider = cloud.scheme();
         Ok(opened)
     }
@@ -155,7 +155,7 @@ impl Bucket {
             _ => format!("{}/{bucket}", server.trim_end_matches('/')),
         };
         let raw = Raw::new(http, Arc::clone(store.credentials()), region, base, prefix);
-        let bucket = Self::new(Box::new(store), env, prefix, address, meter);
+        let bucket = Self::new(Box::new(store), env, prefix, address, Some(server), meter);
         Ok(Self { raw: Some(raw), ..bucket })
     }
 }

@@ -230,9 +230,9 @@ impl<S: Sys> Sys for FaultSys<S> {
         self.inner.hold_dir(at, path)
     }
 
-    fn read(&self, at: &S::Dir, path: &str) -> SysResult<(Vec<u8>, Meta)> {
+    fn read(&self, at: &S::Dir, path: &str, limit: u64) -> SysResult<(Vec<u8>, Meta)> {
         self.alive()?;
-        let read = self.inner.read(at, path);
+        let read = self.inner.read(at, path, limit);
         self.let_in(&Moment::Read(path.to_owned()));
         read.map(|(bytes, meta)| (bytes, self.as_the_clock_says(meta)))
     }

@@ -164,7 +164,7 @@ impl<S: Sys> Filesystem<S> {
 }
 
 /// Makes a folder and those above it, each on the disk before anything is put into it.
-fn make_durably(path: &Path) -> std::io::Result<()> {
+pub fn make_durably(path: &Path) -> std::io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
@@ -186,14 +186,20 @@ fn failed(verb: &str, path: &str, errno: Errno) -> Error {
     let kind = match errno {
         Errno::NOSPC | Errno::DQUOT => ErrorKind::Full,
         Errno::ACCESS | Errno::PERM | Errno::ROFS => ErrorKind::Denied,
-        Errno::NOTDIR | Errno::LOOP | Errno::ISDIR => ErrorKind::Damaged,
+        Errno::NOTDIR | Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::FBIG | Errno::INVAL => {
+            ErrorKind::Damaged
+        }
         Errno::NOENT => ErrorKind::NotFound,
         _ => ErrorKind::Unavailable,
     };
     let why = match errno {
         Errno::NOTDIR => "there is something that is not a folder".to_owned(),
         Errno::LOOP => "there is a symbolic link where a file or folder should be".to_owned(),
-        Errno::ISDIR => "it is not a regular file".to_owned(),
+        Errno::ISDIR | Errno::NXIO => "it is not a regular file".to_owned(),
+        Errno::FBIG => {
+            "it is too large to be read (64 MiB for tasks and records, 1 MiB for all else)"
+                .to_owned()
+        }
         Errno::MFILE => "too many open files; raise the limit (ulimit -n)".to_owned(),
         other => {
             let text = std::io::Error::from(other).to_string();

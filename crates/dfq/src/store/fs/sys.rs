@@ -54,8 +54,8 @@ pub trait Sys: Send + Sync + Debug + 'static {
     fn open_dir(&self, at: &Self::Dir, path: &str) -> SysResult<Self::Dir>;
     /// Opens a directory only to use paths within it, which is cheaper.
     fn hold_dir(&self, at: &Self::Dir, path: &str) -> SysResult<Self::Dir>;
-    /// Reads a whole file.
-    fn read(&self, at: &Self::Dir, path: &str) -> SysResult<(Vec<u8>, Meta)>;
+    /// Reads a whole file; `FBIG` if it has more than `limit` bytes.
+    fn read(&self, at: &Self::Dir, path: &str, limit: u64) -> SysResult<(Vec<u8>, Meta)>;
     /// Describes a path.
     fn stat(&self, at: &Self::Dir, path: &str) -> SysResult<Meta>;
     /// Describes an open file.
@@ -95,7 +95,7 @@ pub trait Sys: Send + Sync + Debug + 'static {
     fn unlink(&self, at: &Self::Dir, path: &str) -> SysResult<()>;
     /// Removes an empty directory.
     fn rmdir(&self, at: &Self::Dir, path: &str) -> SysResult<()>;
-    /// Sets a directory's modification time to now.
+    /// Sets the modification time of a file or directory to now.
     fn touch(&self, at: &Self::Dir, path: &str) -> SysResult<()>;
 }
 
@@ -125,11 +125,16 @@ fn kind_of(kind: FileType) -> EntryKind {
     }
 }
 
+/// Modification times are taken for one between these: anybody can set them to anything, and they are
+/// reckoned with. (1653 and 5138)
+const TIMES: (i64, i64) = (-10_000_000_000, 100_000_000_000);
+
 fn meta_of(stat: &fs::Stat) -> Meta {
     let nanos = i32::try_from(stat.st_mtime_nsec).unwrap_or(0);
+    let seconds = stat.st_mtime.clamp(TIMES.0, TIMES.1);
     Meta {
         kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
-        modified: Timestamp::new(stat.st_mtime, nanos).unwrap_or(Timestamp::UNIX_EPOCH),
+        modified: Timestamp::new(seconds, nanos).unwrap_or(Timestamp::UNIX_EPOCH),
         size: u64::try_from(stat.st_size).unwrap_or(0),
         inode: stat.st_ino,
     }
@@ -164,7 +169,7 @@ impl Sys for RealSys {
         self.open_dir(at, path)
     }
 
-    fn read(&self, at: &OwnedFd, path: &str) -> SysResult<(Vec<u8>, Meta)> {
+    fn read(&self, at: &OwnedFd, path: &str, limit: u64) -> SysResult<(Vec<u8>, Meta)> {
         // Non-blocking: a FIFO that somebody put there must not hang the worker.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | FILE_FLAGS;
         let file = again(|| fs::openat(at, path, flags, Mode::empty()))?;
@@ -172,8 +177,14 @@ impl Sys for RealSys {
         if meta.kind != EntryKind::File {
             return Err(Errno::ISDIR);
         }
+        if meta.size > limit {
+            return Err(Errno::FBIG);
+        }
         let mut bytes = Vec::with_capacity(usize::try_from(meta.size).unwrap_or(0) + 1);
         loop {
+            if bytes.len() as u64 > limit {
+                return Err(Errno::FBIG); // it grew meanwhile
+            }
             let room = bytes.capacity() - bytes.len();
             if room == 0 {
                 bytes.reserve(4096);

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use rustix::io::Errno;
 
 use super::{Cursor, Draft, Filesystem, Inner, Means, Slot, Sys};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::model::Generation;
 use crate::store::{
@@ -25,7 +25,7 @@ const LISTED_AGAIN: usize = 4;
 
 impl<S: Sys> Inner<S> {
     fn read(&self, path: &str) -> Result<Option<Stored>> {
-        match self.sys.read(&self.root, path) {
+        match self.sys.read(&self.root, path, layout::read_limit(path)) {
             Ok((bytes, meta)) => Ok(Some(Stored { bytes, modified: meta.modified })),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(self.failed("read", path, errno)),
@@ -34,7 +34,7 @@ impl<S: Sys> Inner<S> {
 
     /// The same within a task's folder. ESTALE: on NFS, another client has removed it.
     fn read_in(&self, slot: &Slot<S>, name: &str) -> Result<Option<Stored>> {
-        match self.sys.read(&slot.dir, name) {
+        match self.sys.read(&slot.dir, name, layout::read_limit(name)) {
             Ok((bytes, meta)) => Ok(Some(Stored { bytes, modified: meta.modified })),
             Err(Errno::NOENT | Errno::STALE) => Ok(None),
             Err(errno) => Err(self.failed("read", &slot.shown(name), errno)),
@@ -155,17 +155,36 @@ impl<S: Sys> Inner<S> {
         }
     }
 
+    /// The filesystem's clock: the time of an empty file without a name; where there is no such thing, of a
+    /// small one in `tmp/`. On a full disk the settings are touched: not something in `tmp/`, for that
+    /// wakes every worker.
     fn now(&self) -> Result<Timestamp> {
-        self.means()?;
-        let error = |errno| self.failed("write to", layout::TMP, errno);
-        let staged = self.stage(layout::TMP, b"\n").map_err(error)?;
-        let meta = staged.file().map_or(Err(Errno::IO), |file| self.sys.file_meta(file));
-        self.unstage(&staged);
-        let now = meta.map_err(error)?.modified;
+        let now = match self.time_of_a_new_file() {
+            Err(error) if error.kind() == ErrorKind::Full => {
+                let touched = self.sys.touch(&self.root, layout::SETTINGS);
+                let touched = touched.and_then(|()| self.sys.stat(&self.root, layout::SETTINGS));
+                touched.map_err(|_| error)?.modified
+            }
+            answer => answer?,
+        };
         if now.subsec_nanosecond() != 0 {
             self.fine_times.store(true, Ordering::Relaxed);
         }
         Ok(now)
+    }
+
+    fn time_of_a_new_file(&self) -> Result<Timestamp> {
+        let error = |errno| self.failed("write to", layout::TMP, errno);
+        if self.means()? == Means::Unnamed {
+            let file = self.in_tmp(|| self.sys.create_unnamed(&self.root, layout::TMP));
+            let meta = file.and_then(|file| self.sys.file_meta(&file));
+            return Ok(meta.map_err(error)?.modified);
+        }
+        // Written to: some network filesystems keep other things in the times of a file that is empty.
+        let staged = self.stage(layout::TMP, b"\n").map_err(error)?;
+        let meta = staged.file().map_or(Err(Errno::IO), |file| self.sys.file_meta(file));
+        self.unstage(&staged);
+        Ok(meta.map_err(error)?.modified)
     }
 
     fn create_lease(&self, slot: &Slot<S>, attempt: u32, draft: &Draft<S>) -> Result<Created> {
@@ -338,6 +357,12 @@ impl<S: Sys> Tree for Filesystem<S> {
             Means::Renamed => None,
         };
         Ok(Draft { bytes: bytes.to_vec(), tmp, inner: Arc::clone(&self.inner) })
+    }
+
+    async fn touch_lease(&self, slot: &Slot<S>, attempt: u32) -> Result<()> {
+        let name = layout::lease_name(attempt);
+        let touched = self.inner.sys.touch(&slot.dir, &name);
+        touched.map_err(|errno| self.inner.failed("touch", &slot.shown(&name), errno))
     }
 
     async fn secure_leases(&self, slot: &Slot<S>) -> Result<()> {

@@ -101,3 +101,16 @@ fn a_value_never_becomes_code() {
 fn a_nul_is_refused() {
     assert_eq!(filled(&["{.x}"], r#"{"x": "a\u0000b"}"#).unwrap_err().kind(), ErrorKind::Invalid);
 }
+
+#[test]
+fn every_script_of_a_command_is_looked_at() {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    for command in [
+        &["perl", "-e", "1;", "-e", "print '{.v}'"][..],
+        &["perl", "-we", "1;", "-e{.v}"],
+        &["node", "-p", "1", "--eval={.v}"],
+    ] {
+        assert!(Template::new(&words(command), false).is_err(), "{command:?}");
+    }
+    assert!(Template::new(&words(&["perl", "-e", "1;", "-e", "2;", "{.v}"]), false).is_ok());
+}
