@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use anyhow::Result;
 use dfq::config::{Address, Config, Environment, Flags, Provider, Target};
@@ -15,6 +16,9 @@ use dfq::{Env, ErrorKind, OpenOptions, Queue, Settings};
 
 use crate::args::Global;
 use crate::exit::invalid;
+
+/// How long queues may take at the end to do what they have put off.
+const CLOSED_WITHIN: Duration = Duration::from_secs(15);
 
 /// What all commands share.
 pub(crate) struct Context {
@@ -186,12 +190,13 @@ impl Context {
         opened
     }
 
-    /// Has everything done that queues have put off.
+    /// Has everything done that queues have put off. A store that does not answer keeps nobody from ending.
     pub(crate) async fn close(&self) {
         let opened =
             std::mem::take(&mut *self.opened.lock().unwrap_or_else(PoisonError::into_inner));
-        for queue in opened {
-            queue.close().await;
+        tokio::select! {
+            _ = futures::future::join_all(opened.iter().map(|queue| queue.close())) => {}
+            () = self.env.clock().sleep(CLOSED_WITHIN) => {}
         }
     }
 

@@ -235,7 +235,9 @@ fn of_many_who_make_a_queue_at_once_one_does() {
     let ended: Vec<_> = makers.into_iter().map(|maker| maker.wait_with_output().unwrap()).collect();
     let made: Vec<usize> = (0..10).filter(|n| ended[*n].status.success()).collect();
     assert_eq!(made.len(), 1, "{ended:?}");
-    assert!(desk.read("jobs/queue.json").contains(&format!("\"lease_seconds\":{}", 100 + made[0])));
+    assert!(
+        desk.read("jobs/queue.json").contains(&format!("\"lease_seconds\": {}.0", 100 + made[0]))
+    );
     for (n, ended) in ended.iter().enumerate() {
         let said = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(said.contains("made the queue"), n == made[0], "{said}");

@@ -8,22 +8,18 @@ mod support;
 use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use support::{Desk, Said, until};
+use support::{Desk, Said, pause, until};
 
 /// A queue whose failures are tried again at once, and given up after the second.
 fn desk(tasks: &[&str]) -> Desk {
+    desk_with("10ms", tasks)
+}
+
+/// The same, with another pause before a failure is tried again.
+fn desk_with(backoff: &str, tasks: &[&str]) -> Desk {
     let desk = Desk::new();
-    desk.ok(&[
-        "init",
-        "-q",
-        "./jobs",
-        "--backoff",
-        "10ms",
-        "--backoff-max",
-        "10ms",
-        "--max-attempts",
-        "2",
-    ]);
+    let init = ["init", "-q", "./jobs", "--max-attempts", "2"];
+    desk.ok(&[&init[..], &["--backoff", backoff, "--backoff-max", backoff]].concat());
     desk.dfq_with(&["push", "-q", "./jobs", "--jsonl", "-"], tasks.join("\n"));
     desk
 }
@@ -34,14 +30,15 @@ fn stats(desk: &Desk, what: &str) -> u64 {
     stats[what].as_u64().unwrap()
 }
 
-fn ten(extra: &str) -> Vec<String> {
-    (0..10).map(|n| format!(r#"{{"id":"t{n}"{extra}}}"#)).collect()
+/// Tasks with nothing but an id, as lines of JSON.
+fn many(count: usize) -> String {
+    (0..count).map(|n| format!("{{\"id\":\"t{n}\"}}\n")).collect()
 }
 
 /// Nothing was counted against any task: each can still be done by somebody who allows one attempt.
-fn assert_all_can_be_done(desk: &Desk, tasks: u64) {
+fn all_can_be_done(desk: &Desk, tasks: u64) -> bool {
     let said = desk.dfq(&["work", "./jobs", "--drain", "--max-attempts", "1", "--", "true"]);
-    assert_eq!((said.status, stats(desk, "completed")), (Some(0), tasks), "{said:?}");
+    said.status == Some(0) && stats(desk, "completed") == tasks
 }
 
 #[test]
@@ -57,7 +54,7 @@ fn a_command_that_is_not_there_is_found_out_before_anything_is_claimed() {
         }
     }
     assert!(!desk.ok(&["show", "./jobs", "a", "--json"]).contains("lease_id"), "never claimed");
-    assert_all_can_be_done(&desk, 1);
+    assert!(all_can_be_done(&desk, 1));
 }
 
 /// The failures of one task, whatever it does: the worker goes on, and ends as one that saw a failure.
@@ -90,39 +87,46 @@ fn a_script_that_ends_with_127_for_one_task_fails_it_alone() {
 }
 
 #[test]
-fn a_task_without_a_member_fails_alone_even_if_it_comes_first() {
-    let desk = desk(&[r#"{"id":"lacks"}"#]);
-    let said = desk.dfq(&["work", "./jobs", "--until", "idle", "--", "echo", "{.url}"]);
-    assert_ne!(said.status, Some(12), "{said:?}");
-    desk.ok(&["push", "-q", "./jobs", r#"{"id":"has","url":"x"}"#]);
+fn a_task_without_a_member_fails_alone() {
+    let desk = desk(&[r#"{"id":"lacks"}"#, r#"{"id":"has","url":"x"}"#]);
     let said = desk.dfq(&["work", "./jobs", "--drain", "--", "echo", "{.url}"]);
-    assert!(matches!(said.status, Some(0 | 1)), "{said:?}");
-    assert_eq!((stats(&desk, "completed"), stats(&desk, "failed")), (1, 1));
+    fails_alone(&said, &desk, "no member 'url'");
+}
+
+/// However many there are, and though nothing was ever completed: none says anything about the next.
+#[test]
+fn tasks_without_a_member_never_stop_a_worker() {
+    let desk = desk(&[&many(25)]);
+    let said = desk.dfq(&["work", "./jobs", "--drain", "--", "echo", "{.url}"]);
+    assert_eq!(said.status, Some(1), "{said:?}");
+    assert!(!said.err.contains("stopped:"), "{said:?}");
+    assert_eq!((stats(&desk, "completed"), stats(&desk, "failed")), (0, 25), "{said:?}");
+    // Each was counted as often as a failure is.
+    assert!(said.err.contains("25 to be tried again, 25 failed"), "{said:?}");
+    assert!(desk.ok(&["failed", "./jobs"]).contains("no member 'url'"));
 }
 
 /// A broken machine costs ten attempts, not a queue.
 #[test]
 fn a_command_that_never_runs_stops_the_worker_after_ten_tasks() {
-    let many: Vec<String> = (0..30).map(|n| format!(r#"{{"id":"t{n}"}}"#)).collect();
-    let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    for command in [&["sh", "-c", "no-such-command"][..], &["echo", "{.nope}"]] {
-        let desk = desk(&many);
-        let said = desk.dfq(&[&["work", "./jobs", "--drain", "--"], command].concat());
-        assert_eq!(said.status, Some(12), "{said:?}");
-        assert!(said.err.contains("10 tasks in a row"), "{said:?}");
-        assert_eq!((stats(&desk, "completed"), stats(&desk, "failed")), (0, 0), "{said:?}");
-    }
-    // Once something was completed it is the tasks, however many.
-    let tasks = ten("");
-    let mut tasks: Vec<&str> = tasks.iter().map(String::as_str).collect();
-    let desk = desk(&[r#"{"id":"good"}"#]);
-    tasks.push(r#"{"id":"t10"}"#);
-    let script =
-        r#"test "$DFQ_TASK_ID" = good && { touch ran; exit 0; }; test -e ran && exit 127; exit 75"#;
-    desk.dfq_with(&["push", "-q", "./jobs", "--jsonl", "-"], tasks.join("\n"));
-    desk.ok(&["work", "./jobs", "--limit", "1", "--until", "idle", "--", "true"]);
-    let said = desk.dfq(&["work", "./jobs", "--until", "idle", "--", "sh", "-c", script]);
-    assert_ne!(said.status, Some(12), "{said:?}");
+    // None comes again before the others had their turn, however slow the machine.
+    let desk = desk_with("1h", &[&many(30)]);
+    let said = desk.dfq(&["work", "./jobs", "--drain", "--", "sh", "-c", "no-such-command"]);
+    assert_eq!(said.status, Some(12), "{said:?}");
+    assert!(said.err.contains("10 tasks in a row"), "{said:?}");
+    assert_eq!((stats(&desk, "completed"), stats(&desk, "failed")), (0, 0), "{said:?}");
+}
+
+/// Once something was completed it is the tasks, however many.
+#[test]
+fn a_command_that_ran_once_is_not_taken_for_one_that_never_does() {
+    let desk = desk(&[r#"{"id":"good"}"#]).and(vec![("DFQ", env!("CARGO_BIN_EXE_dfq").to_owned())]);
+    desk.write("more", many(25));
+    // The others come while the good one is at work, so it is the first for certain.
+    let script = r#"test "$DFQ_TASK_ID" = good || exit 127; "$DFQ" push -q ./jobs --jsonl more"#;
+    let said = desk.dfq(&["work", "./jobs", "-j", "1", "--drain", "--", "sh", "-c", script]);
+    assert_eq!(said.status, Some(1), "{said:?}");
+    assert_eq!((stats(&desk, "completed"), stats(&desk, "failed")), (1, 25), "{said:?}");
 }
 
 fn send(child: &Child, signal: Signal) {
@@ -132,32 +136,40 @@ fn send(child: &Child, signal: Signal) {
 /// As Slurm does with a step, a terminal with Ctrl-C, and a container that is stopped.
 #[test]
 fn a_stop_that_also_reaches_the_command_is_no_failure() {
-    let script = "echo $$ >> pids; exec sleep 600";
-    let lines = "read -r l; echo $$ >> pids; exec sleep 600";
     for (signal, command_first) in
         [(Signal::TERM, true), (Signal::INT, false), (Signal::HUP, true), (Signal::TERM, false)]
     {
         for stream in [false, true] {
-            let desk = desk(&[r#"{"id":"a"}"#]);
-            let args: &[&str] = match stream {
-                false => &["work", "./jobs", "--", "sh", "-c", script],
-                true => &["work", "./jobs", "--stream", "--", "sh", "-c", lines],
-            };
-            let worker = desk.start(args);
-            until("it works", || desk.path("pids").exists() && !desk.read("pids").is_empty());
-            let group = Pid::from_raw(desk.read("pids").trim().parse().unwrap()).unwrap();
-            if command_first {
-                kill_process_group(group, signal).unwrap();
-                send(&worker, signal);
-            } else {
-                send(&worker, signal);
-                kill_process_group(group, signal).unwrap();
-            }
-            let output = worker.wait_with_output().unwrap();
-            assert_eq!(output.status.code(), Some(0), "{output:?}");
-            assert_all_can_be_done(&desk, 1);
+            // The worker waits a second for its own signal. A machine that stalls between the two spoils a
+            // round, not all.
+            let counts_nothing = || a_stop_of_both_counts_nothing(signal, command_first, stream);
+            assert!((0..5).any(|_| counts_nothing()), "{signal:?}, {command_first}, {stream}");
         }
     }
+}
+
+fn a_stop_of_both_counts_nothing(signal: Signal, command_first: bool, stream: bool) -> bool {
+    // Only the first of them has to be stopped. What is started again after a spoilt round ends at once.
+    let script = "test -e pids && exit; echo $$ >> pids; exec sleep 600";
+    let lines = r#"read -r l; test -e pids && { echo '{"ok":true}'; exit; }; echo $$ >> pids; exec sleep 600"#;
+    let desk = desk(&[r#"{"id":"a"}"#]);
+    let worker = match stream {
+        false => desk.start(&["work", "./jobs", "--", "sh", "-c", script]),
+        true => desk.start(&["work", "./jobs", "--stream", "--", "sh", "-c", lines]),
+    };
+    until("it works", || desk.path("pids").exists() && !desk.read("pids").is_empty());
+    let group = Pid::from_raw(desk.read("pids").trim().parse().unwrap()).unwrap();
+    if command_first {
+        kill_process_group(group, signal).unwrap();
+        pause(); // so that the worker has seen the command end
+        send(&worker, signal);
+    } else {
+        send(&worker, signal);
+        kill_process_group(group, signal).unwrap();
+    }
+    let output = worker.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    stats(&desk, "completed") == 0 && all_can_be_done(&desk, 1)
 }
 
 /// TERM and at once HUP, as when a session is closed: one stop, and commands may finish.

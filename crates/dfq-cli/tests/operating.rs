@@ -236,7 +236,11 @@ fn check() {
         .map(|shard| shard.unwrap().path().join("a"))
         .find(|task| task.exists())
         .unwrap();
+    // Not as if somebody were just writing it.
+    let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_600_000_000);
     std::fs::write(shard.join("task.json"), "{\"torn").unwrap();
+    let torn = std::fs::File::options().write(true).open(shard.join("task.json")).unwrap();
+    torn.set_modified(long_ago).unwrap();
     std::fs::create_dir(shard.with_file_name("c")).unwrap();
     desk.write("jobs/notes\u{1b}[2J.txt", "mine");
     let said = [

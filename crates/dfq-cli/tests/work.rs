@@ -143,10 +143,8 @@ fn a_task_that_lacks_what_others_have_fails_alone() {
     for n in 0..40 {
         desk.ok(&["push", "-q", "./jobs", &format!("id=t{n}"), "url=y"]);
     }
-    // In random order, so it may come upon one without the member first, and stop; then once more.
-    support::until("all are done", || {
-        desk.dfq(&["work", "./jobs", "--drain", "--", "echo", "{.url}"]).status != Some(12)
-    });
+    let said = desk.dfq(&["work", "./jobs", "--drain", "--", "echo", "{.url}"]);
+    assert_eq!(said.status, Some(1), "{said:?}");
     let failed = records(&desk, "failed");
     assert_eq!(failed.keys().collect::<Vec<_>>(), ["dash", "lacks"]);
     assert!(failed["dash"]["_dfq"]["reason"].as_str().unwrap().contains("taken for an option"));

@@ -23,6 +23,7 @@ fn start(flags: &[&str]) -> (Child, BufReader<ChildStdout>, Value) {
 }
 
 fn client(ready: &Value) -> AmazonS3 {
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let text = |name: &str| ready[name].as_str().unwrap().to_owned();
     let options = ClientOptions::new().with_allow_http(true).with_no_system_certificates(true);
     AmazonS3Builder::new()

@@ -30,21 +30,25 @@ pub(crate) const UNLOCKED: &str = "unlocked.json";
 
 /// The most bytes that are read of a task or a record, and of anything else. What is larger stays where it
 /// is and counts as damaged: nobody reads a file that somebody made a terabyte long.
-const LARGEST: (u64, u64) = (64 << 20, 1 << 20);
+const LARGEST: (u64, u64) = (LONGEST_READ, 1 << 20);
+pub(crate) const LONGEST_READ: u64 = 64 << 20;
 
 /// The most bytes that are read of a file, by its name.
 pub(crate) fn read_limit(path: &str) -> u64 {
-    let is_record =
-        |outcome| path.strip_prefix(outcome_dir(outcome)).is_some_and(|rest| rest.starts_with('/'));
-    let large = path.ends_with(TASK) || is_record(Outcome::Completed) || is_record(Outcome::Failed);
-    if large { LARGEST.0 } else { LARGEST.1 }
+    let large = [outcome_dir(Outcome::Completed), outcome_dir(Outcome::Failed), FLOORS];
+    let in_large = |dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'));
+    let is_large = path.ends_with(TASK) || large.into_iter().any(in_large);
+    if is_large { LARGEST.0 } else { LARGEST.1 }
 }
+
 /// What the doctor found out about the store.
 pub(crate) const DOCTOR: &str = "doctor.json";
 /// Tasks to be done.
 pub(crate) const PENDING: &str = "pending";
 /// Tasks that are not due yet.
 pub(crate) const SCHEDULED: &str = "scheduled";
+/// What purges have forgotten.
+pub(crate) const FLOORS: &str = "floors";
 /// Who is alive.
 pub(crate) const WORKERS: &str = "workers";
 /// What is being written and has no name yet.
@@ -175,6 +179,21 @@ pub(crate) fn worker_path(worker_id: &str) -> String {
     encode(&mut path, worker_id);
     path.push_str(".json");
     path
+}
+
+/// A file of floors of a shard.
+pub(crate) fn floor_path(layout: Layout, shard: Shard, name: &str) -> String {
+    format!("{}/{name}", shard_dir(layout, FLOORS, shard))
+}
+
+/// The name of a new file of floors.
+pub(crate) fn floor_name(nonce: &str) -> String {
+    format!("{nonce}.json")
+}
+
+/// Whether a file found under `floors/` is one of floors.
+pub(crate) fn is_floor_name(name: &str) -> bool {
+    !name.starts_with('.') && name.ends_with(".json")
 }
 
 /// How the names of the doctor's own folders under `tmp/` begin.

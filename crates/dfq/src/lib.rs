@@ -45,6 +45,7 @@ pub mod model;
 pub mod queue;
 pub mod sqs;
 pub mod store;
+mod tls;
 pub mod transfer;
 pub mod worker;
 

@@ -39,30 +39,23 @@ impl Provider for InMemory {
     }
 }
 
-/// A queue in a folder.
+/// A queue in a folder, on a clock that can be put forward.
 struct Folder {
     dir: tempfile::TempDir,
     layout: Layout,
-    /// The filesystem's times have no fraction, as on ext4 with small inodes.
-    whole_seconds: bool,
+    /// How far apart the filesystem's times are: a second on ext4 with small inodes.
+    tick: Duration,
     /// What its filesystem is without.
     lacks: Lacks,
-    /// Passes time without waiting for it; none where the machine's own clocks are the point.
-    clock: Option<SkippingClock>,
+    clock: SkippingClock,
 }
 
 impl Folder {
-    /// Just as a program opens it, in real time.
-    fn plain(parent: &Path) -> Self {
+    fn new(parent: &Path, layout: Layout, lacks: Lacks) -> Self {
         let dir = tempfile::tempdir_in(parent).unwrap();
         let whole_seconds = dir.path().metadata().unwrap().mtime_nsec() == 0;
-        let (layout, lacks) = (Layout::Sharded, Lacks::default());
-        Self { dir, whole_seconds, layout, lacks, clock: None }
-    }
-
-    /// On a clock that can be put forward.
-    fn skipping(parent: &Path, layout: Layout, lacks: Lacks) -> Self {
-        Self { layout, lacks, clock: Some(SkippingClock::default()), ..Self::plain(parent) }
+        let tick = if whole_seconds { Duration::from_secs(1) } else { Duration::ZERO };
+        Self { dir, layout, tick, lacks, clock: SkippingClock::default() }
     }
 }
 
@@ -71,34 +64,26 @@ impl Provider for Folder {
     async fn worker(&self, settings: &Settings) -> Arc<dyn Queue> {
         let create = Some(Settings { layout: self.layout, ..settings.clone() });
         let path = self.dir.path().join("a queue");
-        let Some(clock) = &self.clock else {
-            let options = OpenOptions { create, ..OpenOptions::default() };
-            return dfq::open(path, options).await.unwrap();
-        };
-        let env = Env::new(Arc::new(clock.clone()), Arc::new(SystemChance));
+        let env = Env::new(Arc::new(self.clock.clone()), Arc::new(SystemChance));
         std::fs::create_dir_all(&path).unwrap();
         let root = RealSys::open_root(&path).unwrap();
-        let sys = FaultSys::lacking(RealSys, self.lacks).with_clock(clock.clone());
+        let sys = FaultSys::lacking(RealSys, self.lacks).with_clock(self.clock.clone());
         let tree = Filesystem::with(sys, root, path.display().to_string(), env.clone(), true);
         let options = OpenOptions { env, create, ..OpenOptions::default() };
         Arc::new(TreeQueue::open(tree, options).await.unwrap())
     }
 
-    #[allow(clippy::disallowed_methods, reason = "the store's clock is the machine's")]
     async fn pass(&self, time: Duration) {
-        match &self.clock {
-            Some(clock) => clock.skip(time, Duration::ZERO),
-            None => tokio::time::sleep(time).await,
-        }
+        // Where times are whole seconds they stay so.
+        let time = match self.tick.is_zero() {
+            true => time,
+            false => Duration::from_secs(time.as_millis().div_ceil(1000) as u64),
+        };
+        self.clock.skip(time, self.tick);
     }
 
     fn lease(&self) -> Duration {
-        match &self.clock {
-            Some(_) => Duration::from_secs(600),
-            // Where times are whole seconds, no shorter leases are allowed.
-            None if self.whole_seconds => Duration::from_secs(10),
-            None => Duration::from_secs(3),
-        }
+        Duration::from_secs(600)
     }
 }
 
@@ -122,7 +107,7 @@ mod folder {
     use super::*;
 
     async fn make() -> Folder {
-        Folder::skipping(&target_dir(), Layout::Sharded, Lacks::default())
+        Folder::new(&target_dir(), Layout::Sharded, Lacks::default())
     }
 
     dfq::conformance_tests!(make);
@@ -132,7 +117,7 @@ mod flat_folder {
     use super::*;
 
     async fn make() -> Folder {
-        Folder::skipping(&target_dir(), Layout::Flat, Lacks::default())
+        Folder::new(&target_dir(), Layout::Flat, Lacks::default())
     }
 
     dfq::conformance_tests!(make);
@@ -146,20 +131,19 @@ mod tmpfs {
         let shm = Path::new("/dev/shm");
         let usable = tempfile::tempdir_in(shm).is_ok();
         let parent = if usable { shm } else { Path::new(env!("CARGO_TARGET_TMPDIR")) };
-        Folder::skipping(parent, Layout::Sharded, Lacks::default())
+        Folder::new(parent, Layout::Sharded, Lacks::default())
     }
 
     dfq::conformance_tests!(make);
 }
 
-/// Another filesystem, where one is mounted for the purpose (`./test` does if it may), as a program
-/// opens it: in real time.
+/// Another filesystem, where one is mounted for the purpose (`./test` does if it may).
 mod extra_mount {
     use super::*;
 
     async fn make() -> Folder {
         let mount = std::env::var_os("DFQ_TEST_MOUNT").map_or_else(target_dir, PathBuf::from);
-        Folder::plain(&mount)
+        Folder::new(&mount, Layout::Sharded, Lacks::default())
     }
 
     dfq::conformance_tests!(make);
@@ -171,7 +155,7 @@ mod whole_seconds {
 
     async fn make() -> Option<Folder> {
         let mount = std::env::var_os("DFQ_TEST_SECONDS_MOUNT")?;
-        Some(Folder::plain(Path::new(&mount)))
+        Some(Folder::new(Path::new(&mount), Layout::Sharded, Lacks::default()))
     }
 
     dfq::conformance_tests!(make);
@@ -183,7 +167,7 @@ mod like_nfs {
 
     async fn make() -> Folder {
         let lacks = Lacks { unnamed: true, rename_new: true, links: false };
-        Folder::skipping(&target_dir(), Layout::Sharded, lacks)
+        Folder::new(&target_dir(), Layout::Sharded, lacks)
     }
 
     dfq::conformance_tests!(make);
@@ -195,7 +179,7 @@ mod like_smb {
 
     async fn make() -> Folder {
         let lacks = Lacks { unnamed: true, links: true, rename_new: false };
-        Folder::skipping(&target_dir(), Layout::Sharded, lacks)
+        Folder::new(&target_dir(), Layout::Sharded, lacks)
     }
 
     dfq::conformance_tests!(make);
@@ -204,7 +188,7 @@ mod like_smb {
 #[tokio::test]
 async fn a_filesystem_without_any_means_is_refused() {
     let lacks = Lacks { unnamed: true, links: true, rename_new: true };
-    let folder = Folder::skipping(&target_dir(), Layout::Sharded, lacks);
+    let folder = Folder::new(&target_dir(), Layout::Sharded, lacks);
     std::fs::create_dir_all(folder.dir.path().join("a queue/pending")).unwrap();
     let queue = folder.worker(&Settings::default()).await;
     let refused = queue.poll(dfq::PollRequest::new(1)).await.unwrap_err();

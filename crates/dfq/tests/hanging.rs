@@ -11,8 +11,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use dfq::clock::{ManualClock, SystemChance};
 use dfq::worker::{Job, Report, Until, Verdict, Worker};
-use dfq::{ErrorKind, Queue, Settings};
+use dfq::{Env, ErrorKind, Queue, Settings};
 use rustix::io::Errno;
 use support::{Place, id, poll, push};
 
@@ -91,9 +92,6 @@ async fn a_handler_is_told_soon_that_its_task_was_taken_away() {
         let stopper = worker.stopper();
         let running = tokio::spawn(worker.run());
         told.started.notified().await;
-        // The worker has looked once, and looks again.
-        place.pass(Duration::from_secs(5));
-        tokio::time::sleep(Duration::from_millis(300)).await;
         operator.pause(None).await.unwrap();
         if unlock {
             operator.unlock(vec![id("a")]).await.remove(0).unwrap();
@@ -118,8 +116,7 @@ async fn a_full_disk_ends_a_worker_that_works_until_idle() {
         let place = Place::new();
         let (queue, sys) = place.faulty(settings()).await;
         push(&*queue, "a").await;
-        sys.refuse("lease", Some(Errno::NOSPC));
-        sys.refuse("tmp", Some(Errno::NOSPC));
+        sys.fill(true);
         let handler = |_: Job| async { Verdict::Ack };
         let running = tokio::spawn(Worker::new(queue, handler).env(place.env()).until(until).run());
         while !running.is_finished() {
@@ -130,23 +127,112 @@ async fn a_full_disk_ends_a_worker_that_works_until_idle() {
     }
 }
 
-/// Its number is on the disk before anybody hears of it; the first attempt waits for nothing.
+/// The ack never comes back. Who stops the worker twice is rid of it all the same, and who stops it once too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_store_that_hangs_does_not_keep_a_worker_from_ending() {
+    for hard in [true, false] {
+        let place = Place::new();
+        let (queue, sys) = place.faulty(settings()).await;
+        push(&*queue, "a").await;
+        let (heal, healed) = mpsc::channel::<()>();
+        let (hung, hangs) = mpsc::channel();
+        let hang = Arc::new(Mutex::new(Some((hung, healed))));
+        let handler = move |_: Job| {
+            let (hung, healed) = hang.lock().unwrap().take().unwrap();
+            sys.before_change(0, move || {
+                hung.send(()).unwrap();
+                let _ = healed.recv();
+            });
+            async { Verdict::Ack }
+        };
+        let worker = Worker::new(queue, handler).env(place.env());
+        let stopper = worker.stopper();
+        let running = tokio::spawn(worker.run());
+        tokio::task::spawn_blocking(move || hangs.recv()).await.unwrap().unwrap();
+        stopper.stop();
+        if hard {
+            stopper.stop_now();
+        }
+        // Far less than its lease.
+        for _ in 0..100 {
+            place.pass(Duration::from_secs(1));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let report = tokio::time::timeout(Duration::from_secs(60), running).await;
+        drop(heal);
+        let report = report.expect("the worker ends").unwrap().unwrap();
+        assert_eq!(report, Report { unrecorded: 1, ..Report::default() });
+    }
+}
+
+/// While polls fail, time stands still, so no pause ever ends. What is done meanwhile is recorded all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn results_do_not_wait_for_a_poll_that_failed() {
+    let place = Place::new();
+    let (queue, sys) = place.faulty(settings()).await;
+    push(&*queue, "a").await;
+    let (go_on, done) =
+        (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
+    let (told, heard) = (Told::default(), Arc::clone(&done));
+    let (started, waits) = (Arc::clone(&told.started), Arc::clone(&go_on));
+    let handler = move |_: Job| {
+        let (started, waits) = (Arc::clone(&started), Arc::clone(&waits));
+        async move {
+            started.notify_one();
+            waits.notified().await;
+            Verdict::Ack
+        }
+    };
+    let frozen = Env::new(Arc::new(ManualClock::default()), Arc::new(SystemChance));
+    let worker = Worker::new(queue.clone(), handler).env(frozen).concurrency(2);
+    let worker = worker.observe(move |_| heard.notify_one());
+    let stopper = worker.stopper();
+    let running = tokio::spawn(worker.run());
+    told.started.notified().await;
+    sys.arm(None);
+    sys.refuse("tmp", Some(Errno::IO));
+    push(&*place.faulty(settings()).await.0, "b").await;
+    while !sys.calls().iter().any(|call| call.contains("tmp")) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Long enough for the poll to have failed as a whole; then all is well, but nobody polls again.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    sys.refuse("tmp", None);
+    go_on.notify_one();
+    let in_time = tokio::time::timeout(Duration::from_secs(60), done.notified()).await;
+    stopper.stop_now();
+    assert!(in_time.is_ok(), "the result of a waits for a poll");
+    assert_eq!(running.await.unwrap().unwrap().completed, 1);
+}
+
+/// Its number is on the disk before anybody hears of it; the first attempt waits for nothing. Those of a batch
+/// wait together: the first wait takes the others' leases along.
 #[tokio::test]
 async fn a_later_attempt_is_durable_before_it_is_handed_out() {
     let place = Place::new();
     let (queue, sys) = place.faulty(settings()).await;
-    push(&*queue, "a").await;
-    let syncs = || sys.calls().iter().filter(|call| *call == "sync .").count();
+    for name in ["a", "b", "c"] {
+        push(&*queue, name).await;
+    }
+    let places = |calls: &[String], what: &str| -> Vec<usize> {
+        (0..calls.len()).filter(|at| calls[*at].contains(what)).collect()
+    };
     sys.arm(None);
-    assert_eq!((poll(&*queue).await.len(), syncs()), (1, 0));
+    assert_eq!(poll(&*queue).await.len(), 3);
+    assert!(places(&sys.calls(), "sync .").is_empty());
     place.pass(LEASE * 2);
     let (other, sys) = place.faulty(settings()).await;
     sys.arm(None);
-    let syncs = || sys.calls().iter().filter(|call| *call == "sync .").count();
-    assert_eq!((poll(&*other).await.remove(0).attempt, syncs()), (2, 1));
-    // If that fails, nobody has it.
+    assert!(poll(&*other).await.iter().all(|held| held.attempt == 2));
+    let (syncs, leases) = (places(&sys.calls(), "sync ."), places(&sys.calls(), "lease.2.json"));
+    assert_eq!((syncs.len(), leases.len()), (3, 3));
+    assert!(leases.iter().max() < syncs.iter().min(), "{:#?}", sys.calls());
+    // If that fails, nobody has it, and it can be had again.
     place.pass(LEASE * 2);
     let (third, sys) = place.faulty(settings()).await;
     sys.refuse("sync .", Some(Errno::IO));
-    assert!(third.poll(dfq::PollRequest::new(1)).await.is_err());
+    assert!(third.poll(dfq::PollRequest::new(3)).await.is_err());
+    sys.refuse("sync .", None);
+    let again = poll(&*third).await;
+    assert_eq!((again.len(), again[0].earlier.lost), (3, 2));
 }

@@ -278,7 +278,7 @@ async fn a_full_disk_does_not_lose_finished_work() {
         });
         async { Verdict::Ack }
     };
-    let worker = Worker::new(queue.clone(), handler).env(place.env()).until(Until::Drained);
+    let worker = Worker::new(queue.clone(), handler).env(place.env()).limit(1);
     assert_eq!(worker.run().await.unwrap(), Report { completed: 1, ..Report::default() });
     assert_eq!(queue.get(id("a")).await.unwrap().unwrap().attempts.len(), 1);
 }

@@ -18,6 +18,7 @@ pub(crate) async fn honest() -> Server {
 }
 
 pub(crate) fn builder(server: &Server) -> AmazonS3Builder {
+    let _ = rustls::crypto::ring::default_provider().install_default();
     // No retries: a test must see each answer. No certificates: loading them takes long.
     let options = ClientOptions::new()
         .with_allow_http(true)
@@ -91,6 +92,7 @@ pub(crate) async fn raw_with_body(
     body: &str,
 ) -> Raw {
     let options = ClientOptions::new().with_allow_http(true).with_no_system_certificates(true);
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let http = ReqwestConnector::default().connect(&options).unwrap();
     let mut request = HttpRequest::new(HttpRequestBody::from(body.to_owned()));
     *request.method_mut() = method.parse().unwrap();

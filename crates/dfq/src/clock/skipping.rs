@@ -7,7 +7,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,6 +19,8 @@ use super::{Clock, SystemClock, lock};
 #[derive(Clone, Debug, Default)]
 pub struct SkippingClock {
     skips: Arc<Mutex<Vec<Skip>>>,
+    /// Written while the clock is put forward.
+    still: Arc<RwLock<()>>,
     moved: Arc<tokio::sync::Notify>,
 }
 
@@ -35,6 +37,7 @@ impl SkippingClock {
     /// on one whose times are `tick` apart.
     #[allow(clippy::disallowed_methods, reason = "this is the seam")]
     pub fn skip(&self, by: Duration, tick: Duration) {
+        let _alone = self.still.write().unwrap_or_else(PoisonError::into_inner);
         let now = coarse_calendar().max(SystemClock.wall());
         let tick = i128::try_from(tick.as_nanos()).unwrap_or(0).max(1);
         let end_of_tick = (now.as_nanosecond() / tick + 1) * tick - 1;
@@ -44,6 +47,12 @@ impl SkippingClock {
         while coarse_calendar() <= at {
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Keeps the clock from being put forward while something is written: within a tick, its time would not
+    /// tell whether that was before or after.
+    pub fn stands_still(&self) -> RwLockReadGuard<'_, ()> {
+        self.still.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What this clock's calendar showed at a time of the machine's.

@@ -4,6 +4,7 @@
 //! with one member, `_dfq`, put in before the closing brace; a terminal record is the same with a
 //! longer `_dfq`. Reading is lenient (the seeds' files, files edited by hand), writing is strict.
 
+mod floor;
 mod lease;
 mod settings;
 mod task;
@@ -14,6 +15,7 @@ use jiff::{Timestamp, civil, tz::TimeZone};
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
 
+pub(crate) use floor::{Floor, LONGEST_FLOOR, decode_floor, decode_floors, encode_floors};
 pub(crate) use lease::{decode_lease, encode_lease};
 pub(crate) use settings::{decode_settings, encode_settings};
 pub(crate) use task::{

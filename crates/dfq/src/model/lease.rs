@@ -27,6 +27,9 @@ pub enum LeaseState {
     Withdrawn,
 }
 
+/// Why a lease was released whose worker stopped.
+pub(crate) const WORKER_STOPPED: &str = "its worker stopped";
+
 /// A lease file's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {

@@ -11,6 +11,7 @@ mod settings;
 mod task;
 
 pub use id::{Generation, MAX_ENCODED_ID_BYTES, TaskId, TaskKey};
+pub(crate) use lease::WORKER_STOPPED;
 pub use lease::{Lease, LeaseState};
 pub use receipt::Receipt;
 pub use record::{AttemptSummary, Outcome, Record};

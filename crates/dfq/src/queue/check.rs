@@ -41,6 +41,7 @@ impl<T: Tree> Core<T> {
             layout::SCHEDULED,
             "completed",
             "failed",
+            layout::FLOORS,
             layout::WORKERS,
             layout::TMP,
         ];
@@ -63,6 +64,11 @@ impl<T: Tree> Core<T> {
             }
             for shard in shards {
                 self.check_shard(place, shard, &mut findings).await?;
+            }
+        }
+        for shard in layout::shards(self.layout()) {
+            for (path, what) in self.check_floors(shard).await? {
+                findings.note(&path, &what);
             }
         }
         let leftovers = self.purge_leftovers(self.now_for_onlookers().await, !repair).await?;
@@ -112,9 +118,14 @@ impl<T: Tree> Core<T> {
                 let outcome =
                     if place == "completed" { Outcome::Completed } else { Outcome::Failed };
                 let path = self.record_path(outcome, &key);
-                let Some(stored) = self.tree.read(&path).await? else { continue };
-                if let Err(error) = format::decode_record(&stored.bytes, outcome, &key) {
-                    findings.note(&path, &format!("cannot be read: {error}"));
+                match self.tree.read(&path).await {
+                    Ok(None) => {}
+                    Ok(Some(stored)) => {
+                        if let Err(error) = format::decode_record(&stored.bytes, outcome, &key) {
+                            findings.note(&path, &format!("cannot be read: {error}"));
+                        }
+                    }
+                    Err(error) => findings.note(&path, &error.to_string()),
                 }
             }
         }
@@ -157,7 +168,14 @@ impl<T: Tree> Core<T> {
             let mended = findings.repair && self.set_aside_damaged(key).await?;
             findings.add(&format!("{dir}/{}", layout::TASK), &what, mended);
         }
-        for seen in self.history(&slot).await?.iter().filter(|seen| seen.lease.is_none()) {
+        let history = match self.history(&slot).await {
+            Ok(history) => history,
+            Err(error) => {
+                findings.note(&dir, &error.to_string());
+                return Ok(());
+            }
+        };
+        for seen in history.iter().filter(|seen| seen.lease.is_none()) {
             let path = format!("{dir}/{}", layout::lease_name(seen.attempt));
             findings.note(&path, "cannot be read; it is judged by its age");
         }

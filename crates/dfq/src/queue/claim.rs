@@ -19,7 +19,7 @@ use super::core::{Core, fence};
 use super::discover::Candidate;
 use super::drafts::{Draft, Wanted};
 use super::hold::{Held, Holding};
-use super::judge::{self, Now, Seen, Verdict};
+use super::judge::{self, Seen, Verdict};
 use super::{Delivery, PollRequest, Release};
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
@@ -30,6 +30,14 @@ use crate::store::{Created, Look, Stored, Tree};
 
 /// How long something that should not be there is left alone before it is looked at again.
 pub(super) const TROUBLE_PAUSE: Duration = Duration::from_secs(600);
+
+/// How long something is left alone that could not be looked at, while all else can.
+pub(super) fn trouble_pause(error: &Error) -> Duration {
+    match error.kind() {
+        ErrorKind::Unavailable => Duration::from_secs(60),
+        _ => TROUBLE_PAUSE,
+    }
+}
 
 /// How long a task is left alone whose earlier record is just being purged.
 const FORGETTING: Duration = Duration::from_secs(5);
@@ -197,75 +205,10 @@ impl<T: Tree> Core<T> {
         created
     }
 
-    /// The leases of a task whose first exists already. Where looks cost, the first alone: somebody
-    /// has just created it.
-    async fn history_after_collision(&self, slot: &T::Slot) -> Result<Vec<Seen>> {
-        if self.remote() { self.history_of(slot, &[1]).await } else { self.history(slot).await }
-    }
-
     /// Whether an earlier poll has handed this very lease out.
     fn holds(&self, key: &TaskKey, lease: &Lease) -> bool {
         let lease_id = lease.lease_id.clone().unwrap_or_default();
         lock(&self.held).contains_key(&Receipt::new(key.clone(), lease.attempt, lease_id))
-    }
-
-    /// Every lease file of a task, ascending.
-    pub(super) async fn history(&self, slot: &T::Slot) -> Result<Vec<Seen>> {
-        self.history_of(slot, &self.tree.leases(slot).await?).await
-    }
-
-    /// The lease files of these attempts, ascending, as far as they are there.
-    pub(super) async fn history_of(&self, slot: &T::Slot, attempts: &[u32]) -> Result<Vec<Seen>> {
-        let read = |attempt: u32| async move {
-            let stored = self.tree.read_lease(slot, attempt).await?;
-            Ok(stored.map(|stored| Seen::new(attempt, &stored)))
-        };
-        let reading = attempts.iter().copied().map(read).collect();
-        let mut history: Vec<Seen> = self.in_width(reading).await?;
-        history.sort_unstable_by_key(|seen| seen.attempt);
-        Ok(history)
-    }
-
-    /// The verdict, and the monotonic time at which the store's clock was read for it.
-    async fn judge(
-        &self,
-        candidate: &Candidate,
-        history: &[Seen],
-    ) -> Result<(Verdict, (Timestamp, Duration))> {
-        let (verdict, when) = self.judge_now(&candidate.key, history).await?;
-        match verdict {
-            // It goes on waiting where it is taken.
-            Verdict::Backoff(_) if candidate.moving => Ok((Verdict::Free, when)),
-            Verdict::Stale => {
-                // Before anything is taken over, the clock is read afresh: it may have jumped since.
-                self.sample_clock().await?;
-                self.judge_now(&candidate.key, history).await
-            }
-            verdict => Ok((verdict, when)),
-        }
-    }
-
-    async fn judge_now(
-        &self,
-        key: &TaskKey,
-        history: &[Seen],
-    ) -> Result<(Verdict, (Timestamp, Duration))> {
-        let store = self.now().await?;
-        let mono = self.env.monotonic();
-        let mut now = Now { store, steady: true, watched: Duration::ZERO };
-        if let Some(current) = judge::current(history) {
-            let length = current.length(self.settings.lease);
-            let length = Duration::try_from(length).unwrap_or(Duration::ZERO);
-            now.steady = lock(&self.clock).steady_for(length, mono);
-            now.watched = lock(&self.known).watched_for(key, current, mono);
-        }
-        Ok((judge::judge(history, now, self.settings.lease), (store, mono)))
-    }
-
-    /// A time on the store's clock, as a monotonic one.
-    fn monotonic_at(&self, at: Timestamp, (store, mono): (Timestamp, Duration)) -> Duration {
-        let wait = Duration::try_from(at.duration_since(store)).unwrap_or(Duration::ZERO);
-        mono.saturating_add(wait)
     }
 
     /// Whether this worker may have a task, by the `schema_version` of its payload. A task that cannot
@@ -309,14 +252,6 @@ impl<T: Tree> Core<T> {
             Ok(look) => self.accept(key, &slot, draft, history, look).await,
             Err(error) => Err(error),
         };
-        let judged = match judged {
-            // A later attempt's token must not come again after a power cut: its number is on the disk
-            // before anybody hears of it.
-            Ok(Accepted::Yes(..)) if attempt > 1 && self.durable() => {
-                self.tree.secure_leases(&slot).await.and(judged)
-            }
-            judged => judged,
-        };
         match judged {
             Ok(Accepted::Yes(payload, meta, until)) => {
                 Ok(self.hold(key, slot, draft, history, (payload, meta, until)))
@@ -332,6 +267,38 @@ impl<T: Tree> Core<T> {
                 Err(error)
             }
         }
+    }
+
+    /// Makes the numbers of later attempts durable before anybody hears of them: a fencing token must not come
+    /// again after a power cut. All of a batch together, since they share the waiting. What cannot be made
+    /// durable is given back, and what cannot be by this monotonic time.
+    pub(super) async fn secure_claims(
+        &self,
+        won: Vec<Delivery>,
+        by: Duration,
+    ) -> (Vec<Delivery>, Option<Error>) {
+        let (mut secured, mut failed) = (Vec::with_capacity(won.len()), None);
+        for delivery in won {
+            let receipt = &delivery.receipt;
+            let held = lock(&self.held).get(receipt).cloned();
+            let held = held.filter(|_| receipt.attempt > 1 && self.durable());
+            let late = !secured.is_empty() && self.env.monotonic() > by;
+            let answer = match held {
+                Some(_) if late => {
+                    Err(Error::new(ErrorKind::Unavailable, "the disk takes long to write leases"))
+                }
+                Some(held) => self.tree.secure_leases(&held.slot).await,
+                None => Ok(()),
+            };
+            match answer {
+                Ok(()) => secured.push(delivery),
+                Err(error) => {
+                    failed = Some(error);
+                    let _ = self.release(vec![Release::now(receipt.clone())]).await;
+                }
+            }
+        }
+        (secured, failed)
     }
 
     /// Takes back what could not be taken back before, such as for want of open files.
@@ -452,7 +419,9 @@ impl<T: Tree> Core<T> {
         };
         let lease = draft.lease.clone();
         let holding = Holding { lease, until, payload, meta, history: history.to_vec() };
-        lock(&self.held).insert(receipt, Arc::new(Held::new(slot, holding)));
+        let length = Duration::try_from(holding.lease.length()).unwrap_or(Duration::ZERO);
+        let held = Held::new(slot, holding, self.margin(length));
+        lock(&self.held).insert(receipt, Arc::new(held));
         Claim::Won(Box::new(delivery))
     }
 
@@ -518,6 +487,13 @@ impl<T: Tree> Core<T> {
         record.damaged = Some(task.bytes.clone());
         let name = layout::TASK;
         record.reason = Some(format!("{name} could not be read: {error}"));
+        let size = format::encode_record(&record).len() as u64;
+        if size > layout::read_limit(&self.record_path(record.outcome, key)) {
+            // Nobody could read it. So it stays where it is.
+            return Err(Error::damaged(format!(
+                "task '{key}' is damaged, and too large to set aside"
+            )));
+        }
         self.commit_one(key, &record).await?;
         self.clean_slot(key, slot).await
     }

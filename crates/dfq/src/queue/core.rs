@@ -1,4 +1,4 @@
-//! A queue on a tree: opening it, what the verbs share, and where their calls run.
+//! A queue on a tree: what the verbs share, and where their calls run.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -12,10 +12,12 @@ use jiff::Timestamp;
 
 use super::discover::{Discovery, Note};
 use super::drafts::Drafts;
+use super::floors::Listed;
 use super::hold::Held;
 use super::known::Known;
+use super::open::{OpenOptions, settle_settings};
 use super::store_clock::{REMOTE_SAMPLE_LIFE, SAMPLE_LIFE, StoreClock};
-use super::trust::{self, Trust};
+use super::trust::Trust;
 use super::{
     Answers, Cancelled, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, Paused,
     PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release, Stats, Taken, TaskView,
@@ -24,48 +26,11 @@ use super::{
 use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Shard};
-use crate::meter::Meter;
 use crate::model::{
     Durability, Generation, Layout, Lease, NewTask, Outcome, Receipt, Settings, TaskId, TaskKey,
 };
-use crate::sqs::SqsOptions;
-use crate::store::bucket::S3Options;
-use crate::store::{Created, EntryKind, Tree};
-use crate::{format, queue::OUTCOMES};
-
-/// How to open a queue.
-#[derive(Clone, Debug, Default)]
-pub struct OpenOptions {
-    /// Time and chance.
-    pub env: Env,
-    /// The name to claim under; by default made of host, process and a nonce.
-    pub worker_id: Option<String>,
-    /// Make the queue if there is none, with these settings.
-    pub create: Option<Settings>,
-    /// Give tasks up after so many failures, whatever the queue's own limit; a limit that a task was
-    /// pushed with stands above both.
-    pub max_attempts: Option<u32>,
-    /// Counts the requests to a store that charges by the request.
-    pub meter: Meter,
-    /// How to get at S3, where that differs from the ordinary AWS environment.
-    pub s3: S3Options,
-    /// Use the store even if the doctor found it unsafe: two workers may then do the same task.
-    pub allow_unsafe: bool,
-    /// The same for SQS.
-    pub sqs: SqsOptions,
-}
-
-impl OpenOptions {
-    /// Opens a queue that must exist.
-    pub fn existing() -> Self {
-        Self::default()
-    }
-
-    /// Makes the queue if there is none.
-    pub fn create() -> Self {
-        Self { create: Some(Settings::default()), ..Self::default() }
-    }
-}
+use crate::queue::OUTCOMES;
+use crate::store::Tree;
 
 /// A [`Queue`] on any [`Tree`]. Clones share everything.
 ///
@@ -107,6 +72,8 @@ pub(super) struct Core<T: Tree> {
     pub(super) enrolled: AtomicBool,
     /// This process may not remove records.
     pub(super) may_not_forget: AtomicBool,
+    /// The files of floors of each shard, as they were when it last changed.
+    pub(super) floors: Mutex<HashMap<Shard, Listed>>,
     /// Leases that this process has created and could not take back.
     pub(super) strays: Mutex<Vec<(T::Slot, Lease)>>,
     /// The mark of `cancel` and `unlock` as it was when holders last looked, once they have.
@@ -135,6 +102,7 @@ impl<T: Tree> TreeQueue<T> {
             may_not_forget: AtomicBool::new(false),
             recall: Mutex::default(),
             strays: Mutex::default(),
+            floors: Mutex::default(),
             tree,
             trust: Trust::new(options.allow_unsafe),
             env: options.env,
@@ -176,73 +144,6 @@ impl<T: Tree> TreeQueue<T> {
     }
 }
 
-/// The queue's settings: as recorded, as recognised, or newly made.
-async fn settle_settings<T: Tree>(tree: &T, options: &OpenOptions) -> Result<Settings> {
-    let address = &tree.properties().address;
-    if let Some(stored) = tree.read(layout::SETTINGS).await? {
-        return format::decode_settings(&stored.bytes).map_err(|e| e.context(address));
-    }
-    let root = tree.list(".", None, 64).await?.entries;
-    let pending = root.iter().any(|e| e.name == layout::PENDING && e.kind == EntryKind::Folder);
-    if pending {
-        let layout = recognise_layout(tree).await?;
-        return Ok(Settings { layout, ..Settings::default() });
-    }
-    let Some(wanted) = &options.create else {
-        return Err(Error::not_found(format!("there is no queue at '{address}'")));
-    };
-    wanted.check()?;
-    let ours = [layout::TMP, layout::DOCTOR];
-    let stranger =
-        root.iter().find(|e| !e.name.starts_with('.') && !ours.contains(&e.name.as_str()));
-    if let Some(stranger) = stranger {
-        return Err(Error::invalid(format!(
-            "'{address}' is no queue and is not empty (it holds '{}'); name a new or empty folder",
-            stranger.name
-        )));
-    }
-    if !options.allow_unsafe {
-        trust::heed_the_doctor(tree).await?;
-    }
-    let mut settings = wanted.clone();
-    settings.created_at = settings.created_at.or_else(|| Some(options.env.clock().wall()));
-    let bytes = format::encode_settings(&settings);
-    match tree.create(layout::SETTINGS, &bytes).await? {
-        Created::New => {
-            if !options.allow_unsafe {
-                trust::try_condition(tree, layout::SETTINGS, &bytes).await?;
-            }
-            Ok(settings)
-        }
-        // Somebody else was faster: their settings count.
-        Created::Exists => match tree.read(layout::SETTINGS).await? {
-            Some(stored) => format::decode_settings(&stored.bytes),
-            None => {
-                Err(Error::new(ErrorKind::Unavailable, format!("'{address}' is being removed")))
-            }
-        },
-    }
-}
-
-/// The layout of a tree that does not say: flat, as the seeds', unless what lies under `pending/` are
-/// shards with tasks in them.
-async fn recognise_layout<T: Tree>(tree: &T) -> Result<Layout> {
-    for entry in tree.list(layout::PENDING, None, 16).await?.entries {
-        if entry.kind != EntryKind::Folder || Shard::parse(&entry.name).is_none() {
-            return Ok(Layout::Flat);
-        }
-        let folder = format!("{}/{}", layout::PENDING, entry.name);
-        let inside = tree.list(&folder, None, 16).await?.entries;
-        if inside.iter().any(|e| e.name == layout::TASK) {
-            return Ok(Layout::Flat);
-        }
-        if inside.iter().any(|e| e.kind == EntryKind::Folder) {
-            return Ok(Layout::Sharded);
-        }
-    }
-    Ok(Layout::Flat)
-}
-
 impl<T: Tree> Core<T> {
     /// What the store's clock shows, or a little less.
     pub(super) async fn now(&self) -> Result<Timestamp> {
@@ -273,6 +174,21 @@ impl<T: Tree> Core<T> {
             Ok(now) => now,
             Err(_) => self.env.clock().wall(),
         }
+    }
+
+    /// Whether an error tells of one file or folder, and not of the store. On a disk a bad sector can be told from
+    /// a bad disk: by asking it something else.
+    pub(super) async fn is_local(&self, error: &Error) -> bool {
+        match error.kind() {
+            ErrorKind::Damaged | ErrorKind::Denied => true,
+            ErrorKind::Unavailable => !self.remote() && self.sample_clock().await.is_ok(),
+            _ => false,
+        }
+    }
+
+    /// The same for those who only look: in a bucket they may not be allowed to see anything.
+    pub(super) async fn is_bad_itself(&self, error: &Error) -> bool {
+        !(self.remote() && error.kind() == ErrorKind::Denied) && self.is_local(error).await
     }
 
     /// Every call to the store is a request.

@@ -24,7 +24,7 @@ impl<T: Tree> Core<T> {
         // What we have finished ourselves should not be counted as pending.
         self.tree.flush().await?;
         let mut stats = Stats {
-            paused: self.tree.read(layout::PAUSED).await?.is_some(),
+            paused: self.version_of(layout::PAUSED).await?.is_some(),
             exact: true,
             ..Stats::default()
         };

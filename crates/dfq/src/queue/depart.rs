@@ -57,7 +57,13 @@ impl<T: Tree> Core<T> {
         match self.claim(&attempt.candidate, lease, &PollRequest::default()).await? {
             Claim::Won(delivery) => {
                 lock(&self.known).rest(key, self.env.monotonic() + lease);
-                Ok(Taken::Ours(delivery))
+                let (mut secured, failed) =
+                    self.secure_claims(vec![*delivery], Duration::MAX).await;
+                match (secured.pop(), failed) {
+                    (Some(ours), _) => Ok(Taken::Ours(Box::new(ours))),
+                    (None, Some(error)) => Err(error),
+                    (None, None) => Ok(Taken::Gone),
+                }
             }
             Claim::Held(until) | Claim::Rest(until) => Ok(Taken::Held {
                 for_now: until.saturating_sub(self.env.monotonic()),

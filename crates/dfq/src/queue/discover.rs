@@ -18,7 +18,7 @@ use super::known::Listed;
 use super::schedule::Schedule;
 use super::survey::Survey;
 use crate::clock::lock;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::layout::{self, Shard};
 use crate::model::{Layout, TaskKey};
 use crate::store::{EntryKind, Page, Tree};
@@ -192,10 +192,12 @@ impl<T: Tree> Core<T> {
         let stamp = self.tree.stamp(".", now).await?;
         let changed = stamp.is_none() || stamp != found.root_stamp;
         if changed {
-            let paused = self.tree.read(layout::PAUSED);
-            let (paused, unlocked) = futures::join!(paused, self.tree.read(layout::UNLOCKED));
+            let marks = [layout::PAUSED, layout::UNLOCKED].map(|path| self.version_of(path));
+            let [paused, unlocked] = marks;
+            let (paused, unlocked) = futures::join!(paused, unlocked);
             found.paused = paused?.is_some();
-            let unlocked = unlocked?.map(|stored| stored.version());
+            let unlocked = unlocked?;
+            lock(&self.recall).get_or_insert(unlocked);
             // What the first look finds is no news.
             if found.unlocked.replace(unlocked).is_some_and(|before| before != unlocked) {
                 found.news = true;
@@ -256,25 +258,31 @@ impl<T: Tree> Core<T> {
                 Some(listing) => listing,
                 None => match found.route.pop() {
                     None => return Ok(None),
-                    Some(shard) => match self.visit(found, shard, store_now).await? {
-                        Some(listing) => listing,
-                        None => continue,
+                    Some(shard) => match self.visit(found, shard, store_now).await {
+                        Ok(Some(listing)) => listing,
+                        Ok(None) => continue,
+                        Err(error) => {
+                            self.leave_shard(error).await?;
+                            continue;
+                        }
                     },
                 },
             };
             let dir = layout::shard_dir(self.layout(), layout::PENDING, listing.shard);
             match self.tree.list(&dir, listing.next.take(), PAGE).await {
                 Ok(page) => self.take_page(found, listing, page),
-                // One shard that cannot be read must not keep the others from being done.
-                Err(error)
-                    if self.layout() == Layout::Sharded
-                        && matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) =>
-                {
-                    tracing::warn!(%error, "shard left alone");
-                }
-                Err(error) => return Err(error),
+                Err(error) => self.leave_shard(error).await?,
             }
         }
+    }
+
+    /// One shard that cannot be read must not keep the others from being done.
+    async fn leave_shard(&self, error: Error) -> Result<()> {
+        if self.layout() == Layout::Flat || !self.is_local(&error).await {
+            return Err(error);
+        }
+        tracing::warn!(%error, "shard left alone");
+        Ok(())
     }
 
     /// The next task that was found and does not rest.

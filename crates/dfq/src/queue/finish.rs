@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::sync::OwnedMutexGuard;
 
 use super::claim::signed;
 use super::core::Core;
@@ -68,8 +67,6 @@ struct Finishing<T: Tree> {
     receipt: Receipt,
     held: Arc<Held<T>>,
     record: Record,
-    /// No heartbeat comes between.
-    holding: OwnedMutexGuard<Holding>,
 }
 
 impl<T: Tree> Core<T> {
@@ -88,8 +85,7 @@ impl<T: Tree> Core<T> {
     }
 
     async fn finish(&self, mut ends: Vec<(Receipt, End)>) -> Answers<()> {
-        // Each task is locked until it is done with. One order for all callers, and nothing twice:
-        // so nobody waits for himself, or for somebody who waits for him.
+        // Nothing twice.
         let asked: Vec<Receipt> = ends.iter().map(|(receipt, _)| receipt.clone()).collect();
         ends.sort_by(|a, b| a.0.cmp(&b.0));
         ends.dedup_by(|a, b| a.0 == b.0);
@@ -157,7 +153,7 @@ impl<T: Tree> Core<T> {
         let outcome = end.outcome();
         let ours = async {
             let held = self.held(receipt).await?;
-            let holding = Arc::clone(&held.holding).lock_owned().await;
+            let holding = held.holding.lock().await;
             self.check_owned(&holding, receipt)?;
             // Nobody takes over while our clock says that we own it, but for an operator; and should
             // the record come too late, it is read back whose it is. So where looks cost, none.
@@ -178,12 +174,9 @@ impl<T: Tree> Core<T> {
             }
             let record =
                 self.record_of(outcome, payload.clone(), meta.clone(), &lease, history).await?;
-            Ok::<_, Error>(Finishing {
-                receipt: receipt.clone(),
-                record: Record { reason, moved_to, ..record },
-                held: Arc::clone(&held),
-                holding,
-            })
+            drop(holding);
+            let record = Record { reason, moved_to, ..record };
+            Ok::<_, Error>(Finishing { receipt: receipt.clone(), held, record })
         };
         match ours.await {
             Ok(finishing) => Ok(Some(finishing)),
@@ -210,7 +203,7 @@ impl<T: Tree> Core<T> {
             let mut answers = self.tree.commit(std::slice::from_ref(record), self.durable()).await;
             answers.pop().unwrap_or(Ok(Created::Exists))
         };
-        self.while_owned(&finishing.holding, commit).await
+        self.while_owned(&finishing.held, commit).await
     }
 
     /// Whose record it is that ends the task.
@@ -231,6 +224,10 @@ impl<T: Tree> Core<T> {
 
     /// The tasks are done, durably. If their remains cannot be removed now, whoever meets them will.
     async fn clean_up_after(&self, done: &[&Finishing<T>]) {
+        // No heartbeat renews them from here on: it would bring a lease back.
+        for finishing in done {
+            finishing.held.holding.lock().await.until = Duration::ZERO;
+        }
         let remains = |finishing: &&Finishing<T>| {
             let attempts = finishing.record.attempts.iter().rev();
             attempts.map(|attempt| attempt.attempt).collect::<Vec<u32>>()
@@ -380,7 +377,7 @@ impl<T: Tree> Core<T> {
             checked => checked?,
         }
         self.check_unchallenged(held, receipt).await?;
-        self.while_owned(holding, self.write_own(held, receipt, lease)).await
+        self.while_owned(held, self.write_own(held, receipt, lease)).await
     }
 
     /// Whether our own file says already that the task was given back in this way, and why.

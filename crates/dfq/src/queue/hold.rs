@@ -5,7 +5,7 @@
 //! still held: otherwise somebody may have taken over before it was written. Whoever lost a task is
 //! told so at once and does not write again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -27,8 +27,11 @@ const MOST_BY_NAME: u32 = 64;
 /// A task that this process holds.
 pub(super) struct Held<T: Tree> {
     pub(super) slot: T::Slot,
-    /// Locked while a verb is at it: a heartbeat in flight is settled before an ack begins.
-    pub(super) holding: Arc<tokio::sync::Mutex<Holding>>,
+    /// Locked while a verb changes it. An ack looks at it, lets heartbeats go on while its record is being
+    /// written, and waits for the last of them before it cleans up.
+    pub(super) holding: tokio::sync::Mutex<Holding>,
+    /// When the lease ends for everybody, on this process's monotonic clock.
+    end: Mutex<Duration>,
 }
 
 /// What is known of it.
@@ -43,8 +46,9 @@ pub(super) struct Holding {
 }
 
 impl<T: Tree> Held<T> {
-    pub(super) fn new(slot: T::Slot, holding: Holding) -> Self {
-        Self { slot, holding: Arc::new(tokio::sync::Mutex::new(holding)) }
+    pub(super) fn new(slot: T::Slot, holding: Holding, margin: Duration) -> Self {
+        let end = Mutex::new(holding.until + margin);
+        Self { slot, holding: tokio::sync::Mutex::new(holding), end }
     }
 }
 
@@ -80,7 +84,7 @@ impl<T: Tree> Core<T> {
         let mut lease = holding.lease.clone();
         lease.heartbeat_at = now;
         lease.expires_at = now.saturating_add(signed(length)).unwrap_or(Timestamp::MAX);
-        match self.while_owned(&holding, self.write_own(&held, receipt, &lease)).await {
+        match self.while_owned(&held, self.write_own(&held, receipt, &lease)).await {
             // There is no room for a new file. The old one, made young, says as much: a lease holds for its
             // length from when it was last written.
             Err(error) if error.kind() == ErrorKind::Full => {
@@ -103,6 +107,7 @@ impl<T: Tree> Core<T> {
         }
         holding.lease = lease;
         holding.until = before + length.saturating_sub(self.margin(length));
+        *lock(&held.end) = before + length;
         self.note(Note::Rests(receipt.key().clone(), before + length));
         Ok(holding.until.saturating_sub(after))
     }
@@ -152,7 +157,7 @@ impl<T: Tree> Core<T> {
             meta,
             history: history[..own].to_vec(),
         };
-        let held = Arc::new(Held::new(slot, holding));
+        let held = Arc::new(Held::new(slot, holding, self.margin(length)));
         let mut all = lock(&self.held);
         Ok(Arc::clone(all.entry(receipt.clone()).or_insert(held)))
     }
@@ -225,25 +230,29 @@ impl<T: Tree> Core<T> {
         Ok(None)
     }
 
-    /// Waits for a write by an owner, but not beyond the end of its lease: a request that is sent again
-    /// and again must not arrive when somebody else has the task.
+    /// Waits for a write by an owner, but not beyond the end of its lease, which may be renewed meanwhile: a
+    /// request that is sent again and again must not arrive when somebody else has the task.
     pub(super) async fn while_owned<R>(
         &self,
-        holding: &Holding,
+        held: &Held<T>,
         write: impl Future<Output = Result<R>>,
     ) -> Result<R> {
         if !self.remote() {
             return write.await;
         }
-        let length = Duration::try_from(holding.lease.length()).unwrap_or(Duration::ZERO);
-        let end = holding.until + self.margin(length);
-        if self.env.monotonic() >= end {
+        let left = || lock(&held.end).saturating_sub(self.env.monotonic());
+        if left().is_zero() {
             return Err(Error::claim_lost("the lease has ended"));
         }
+        let ended = async {
+            while !left().is_zero() {
+                self.env.clock().sleep(left()).await;
+            }
+        };
         tokio::select! {
             biased;
             answer = write => answer,
-            () = self.env.clock().sleep(end.saturating_sub(self.env.monotonic())) => {
+            () = ended => {
                 Err(Error::new(ErrorKind::Unavailable, "the store did not answer before the lease ended"))
             }
         }

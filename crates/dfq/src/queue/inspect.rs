@@ -57,8 +57,8 @@ impl<T: Tree> Core<T> {
     }
 
     pub(super) async fn get(&self, id: &TaskId) -> Result<Option<TaskView>> {
-        let last = self.last_life(id).await?;
-        let next = TaskKey::new(id.clone(), last.map_or(1, |last| last + 1));
+        let lives = self.lives_of(id).await?;
+        let (last, next) = (lives.last, TaskKey::new(id.clone(), lives.next()));
         if let Some(view) = self.view_pending(&next).await? {
             return Ok(Some(view));
         }
@@ -84,6 +84,32 @@ impl<T: Tree> Core<T> {
     }
 
     pub(super) async fn view_pending(&self, key: &TaskKey) -> Result<Option<TaskView>> {
+        let view = self.look_at_pending(key).await;
+        self.or_damaged(key, view).await
+    }
+
+    /// One that cannot be looked at must not hide the others.
+    async fn or_damaged(
+        &self,
+        key: &TaskKey,
+        view: Result<Option<TaskView>>,
+    ) -> Result<Option<TaskView>> {
+        match view {
+            Err(error) if self.is_bad_itself(&error).await => Ok(Some(TaskView {
+                key: key.clone(),
+                state: TaskState::Damaged,
+                payload: None,
+                meta: format::bare_meta(key),
+                attempts: Vec::new(),
+                earlier: Earlier::default(),
+                reason: Some(error.to_string()),
+                finished_at: None,
+            })),
+            view => view,
+        }
+    }
+
+    async fn look_at_pending(&self, key: &TaskKey) -> Result<Option<TaskView>> {
         let Some(slot) = self.tree.open(&self.task_dir(key)).await? else { return Ok(None) };
         let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
         let Some(task) = look.task.filter(|_| !look.finished) else { return Ok(None) };
@@ -134,6 +160,11 @@ impl<T: Tree> Core<T> {
     }
 
     async fn view_scheduled(&self, due: Due, key: &TaskKey) -> Result<Option<TaskView>> {
+        let view = self.look_at_scheduled(due, key).await;
+        self.or_damaged(key, view).await
+    }
+
+    async fn look_at_scheduled(&self, due: Due, key: &TaskKey) -> Result<Option<TaskView>> {
         let path = format!("{}/{}", layout::scheduled_dir(due, key), layout::TASK);
         let Some(stored) = self.tree.read(&path).await? else { return Ok(None) };
         let decoded = format::decode_task(&stored.bytes, key).ok();
@@ -152,6 +183,11 @@ impl<T: Tree> Core<T> {
     }
 
     async fn view_finished(&self, key: &TaskKey) -> Result<Option<TaskView>> {
+        let view = self.look_at_finished(key).await;
+        self.or_damaged(key, view).await
+    }
+
+    async fn look_at_finished(&self, key: &TaskKey) -> Result<Option<TaskView>> {
         let Some(record) = self.record(key).await? else { return Ok(None) };
         Ok(Some(TaskView {
             key: key.clone(),

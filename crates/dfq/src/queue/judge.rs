@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Earlier;
 use crate::format;
-use crate::model::{AttemptSummary, Lease, LeaseState};
+use crate::model::{AttemptSummary, Lease, LeaseState, WORKER_STOPPED};
 use crate::store::Stored;
 
 /// A lease file as it was found.
@@ -39,6 +39,12 @@ impl Seen {
         self.lease.as_ref().is_some_and(|lease| {
             lease.state == Some(LeaseState::Released) && lease.expires_at == lease.created_at
         })
+    }
+
+    /// Given back only because its worker stopped.
+    fn stopped(&self) -> bool {
+        let lease = self.lease.as_ref();
+        lease.and_then(|lease| lease.error.as_deref()) == Some(WORKER_STOPPED)
     }
 
     fn withdrawn(&self) -> bool {
@@ -127,8 +133,10 @@ pub(super) fn tally(history: &[Seen]) -> Earlier {
     for (at, seen) in history.iter().enumerate() {
         match seen.state() {
             Some(LeaseState::Failed) => tally.failed += 1,
-            // Taking a task away is no giving back.
-            Some(LeaseState::Released) if !seen.is_unlock() => tally.released += 1,
+            // Taking a task away is no giving back, nor is the end of a worker.
+            Some(LeaseState::Released) if !seen.is_unlock() && !seen.stopped() => {
+                tally.released += 1;
+            }
             Some(LeaseState::Released | LeaseState::Withdrawn) => {}
             // It was to be moved, and whoever meant to do that will come again.
             None if seen.lease.as_ref().is_some_and(|lease| lease.moving) => {}

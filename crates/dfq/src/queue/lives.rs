@@ -1,8 +1,10 @@
 //! The lives of an id: which there were, how they ended, and what is left of them.
 //!
-//! Invariant: records of an id have no gaps from its first life on, so the last is found without a list of
-//! all; and nothing of a task is removed before the record of its life is durable, and in a bucket young.
+//! Invariant: records of an id have no gaps from the first life on that no purge has forgotten, so the last is
+//! found without a list of all; and nothing of a task is removed before the record of its life is durable, and in
+//! a bucket young.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -30,22 +32,16 @@ impl<T: Tree> Core<T> {
         layout::parse_stem(id.as_str()).filter(|key| flat && key.is_verbatim())
     }
 
-    /// The key under which an id is pending, or would be.
+    /// The key under which an id is pending, or would be, and its last life that has a record.
     pub(super) async fn current_key(&self, id: &TaskId) -> Result<(TaskKey, Option<Generation>)> {
-        let last = self.last_life(id).await?;
-        if last.is_none()
+        let lives = self.lives_of(id).await?;
+        if lives.last.is_none()
             && let Some(foreign) = self.foreign_key(id)
             && self.pending_task(&foreign).await?.is_some()
         {
             return Ok((foreign, None));
         }
-        Ok((TaskKey::new(id.clone(), last.map_or(1, |last| last + 1)), last))
-    }
-
-    /// The highest generation that has a record.
-    pub(super) async fn last_life(&self, id: &TaskId) -> Result<Option<Generation>> {
-        let paths = |generation| self.record_paths(&TaskKey::new(id.clone(), generation));
-        self.tree.last_life(&paths).await
+        Ok((TaskKey::new(id.clone(), lives.next()), lives.last))
     }
 
     /// Which record a task has: completed beats failed.
@@ -78,9 +74,41 @@ impl<T: Tree> Core<T> {
         Ok(self.tree.read(&path).await?.map(|stored| stored.bytes))
     }
 
-    /// Lives of an id have no gaps: that is how the last is found. A purge may have removed the records
-    /// of the earlier ones while this one was being pushed, so they are put back, if only as marks.
+    /// Whether the id has lived again since, or lives now.
+    pub(super) async fn lives_again(
+        &self,
+        key: &TaskKey,
+        scheduled: &HashSet<TaskKey>,
+    ) -> Result<bool> {
+        if key.is_verbatim() {
+            return Ok(false);
+        }
+        self.lives(&TaskKey::new(key.id().clone(), key.generation() + 1), scheduled).await
+    }
+
+    /// Whether there is such a life: waiting, pending, or over.
+    pub(super) async fn lives(&self, life: &TaskKey, scheduled: &HashSet<TaskKey>) -> Result<bool> {
+        Ok(scheduled.contains(life)
+            || self.pending_task(life).await?.is_some()
+            || self.outcome(life).await?.is_some())
+    }
+
+    /// Scheduled tasks that are not in their first life.
+    pub(super) async fn scheduled_lives(&self) -> Result<HashSet<TaskKey>> {
+        let mut lives = HashSet::new();
+        for due in self.due_folders().await? {
+            let keys = self.scheduled_keys(due).await?.into_iter();
+            lives.extend(keys.filter(|key| key.generation() > 1));
+        }
+        Ok(lives)
+    }
+
+    /// Lives of an id have no gaps: that is how the last is found. In a bucket a purge may have removed the
+    /// records of the earlier ones while this one was being pushed, so they are put back, if only as marks.
     pub(super) async fn mend_lives(&self, key: &TaskKey) -> Result<()> {
+        if !self.remote() {
+            return Ok(()); // a floor says so
+        }
         for generation in (1..key.generation()).rev() {
             let earlier = TaskKey::new(key.id().clone(), generation);
             // One that is pending again has begun anew after the purge, and gets a record of its own.
@@ -135,11 +163,14 @@ impl<T: Tree> Core<T> {
         }
         let mut there = false;
         for path in self.record_paths(key) {
-            if let Some(stored) = self.tree.read(&path).await? {
+            let stored = match self.tree.read(&path).await {
+                // It is there, whatever it says.
+                Err(error) if self.is_local(&error).await => true,
+                stored => stored?.is_some(),
+            };
+            if stored {
                 there = true;
-                // It is there, so this creates nothing; it waits until what is there is durable.
-                let answers = self.tree.commit(&[(path, stored.bytes)], self.durable()).await;
-                answers.into_iter().collect::<Result<Vec<_>>>()?;
+                self.tree.secure(&[path], self.durable()).await?;
             }
         }
         Ok(there)

@@ -31,16 +31,21 @@ mod depart;
 mod discover;
 mod drafts;
 mod finish;
+mod floors;
+mod history;
 mod hold;
 mod inspect;
 mod judge;
 mod known;
 mod lives;
+mod open;
 mod operate;
 mod pages;
 mod poll;
+mod purge;
 mod push;
 mod schedule;
+mod second_look;
 mod store_clock;
 mod survey;
 mod trust;
@@ -52,8 +57,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
+pub use self::core::TreeQueue;
 pub(crate) use self::core::fence;
-pub use self::core::{OpenOptions, TreeQueue};
+pub use self::open::OpenOptions;
 pub use types::{
     Cancelled, Capabilities, Delivery, Detail, Earlier, Idle, ListCursor, ListPage, Nack, Nacked,
     Paused, PendingStates, Place, PollRequest, Polled, Problem, Purge, Purged, Pushed, Release,

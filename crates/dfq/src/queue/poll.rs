@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::future::{Fuse, FusedFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
 
-use super::claim::{Claim, TROUBLE_PAUSE};
+use super::claim::{Claim, trouble_pause};
 use super::core::Core;
 use super::discover::{Candidate, Discovery};
 use super::drafts::Wanted;
@@ -24,7 +24,7 @@ use crate::store::Tree;
 /// When to look again at what somebody in this process is at.
 const SOON: Duration = Duration::from_secs(1);
 
-/// After so many tasks in a poll that could not be looked at, it is the store.
+/// After so many requests about tasks that failed in a poll, it is the store.
 const MOST_TROUBLES: usize = 8;
 
 /// The most tasks that one poll tries before it answers with what it has.
@@ -166,6 +166,10 @@ impl<T: Tree> Core<T> {
         for error in &troubles {
             tracing::warn!(%error, "task left alone");
         }
+        let claimed = std::mem::take(&mut polled.deliveries);
+        let (secured, insecure) = self.secure_claims(claimed, began + length / 2).await;
+        polled.deliveries = secured;
+        let failed = failed.or(insecure);
         let failed = failed.or_else(|| troubles.pop().filter(|_| polled.deliveries.is_empty()));
         match failed {
             Some(error) if polled.deliveries.is_empty() => return Err(error),
@@ -287,6 +291,10 @@ impl<T: Tree> Core<T> {
         self.draft_for(Wanted { length, attempt: 1, moving: false }).await?;
         let key = &candidate.key;
         let claimed = self.claim(candidate, length, request).await;
+        let is_local = match &claimed {
+            Err(error) => self.is_local(error).await,
+            Ok(_) => false,
+        };
         let now = self.env.monotonic();
         let mut collided = false;
         let answer = {
@@ -321,9 +329,9 @@ impl<T: Tree> Core<T> {
                     collided = candidate.listed.is_none();
                     Ok(None)
                 }
-                Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) => {
+                Err(error) if is_local => {
                     tracing::warn!(%key, %error, "task left alone");
-                    known.rest(key, now + TROUBLE_PAUSE);
+                    known.rest(key, now + trouble_pause(&error));
                     Ok(None)
                 }
                 Err(error) => {

@@ -2,37 +2,39 @@
 //!
 //! An id that the caller chose may have been through the queue. Its records are looked for before
 //! (they decide the generation) and again after the task has appeared: a life that began and ended
-//! between the two looks has used the name up, and the new file is then cleaned away again.
+//! between the two looks has used the name up, and the new file is then cleaned away again. So it is if that
+//! life was purged as well: then a floor tells.
 
 use super::core::Core;
+use super::floors::Lives;
 use super::{Answers, Pushed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
 use crate::model::{Arrival, Journey, Layout, NewTask, Outcome, Record, TaskId, TaskKey, TaskMeta};
-use crate::store::{Created, Tree};
+use crate::store::Tree;
 
-/// How often a name that was used up under our hands is tried anew.
-const MAX_ROUNDS: usize = 16;
+/// How often an id is looked up again whose records are just being purged.
+const LOOKED_AGAIN: usize = 16;
 
 /// A task on its way in.
-struct Draft {
-    task: NewTask,
-    id: TaskId,
+pub(super) struct Draft {
+    pub(super) task: NewTask,
+    pub(super) id: TaskId,
     push_id: String,
     /// The id was made for this push, so nobody else can have used it.
-    fresh: bool,
+    pub(super) fresh: bool,
 }
 
 impl Draft {
     /// It was in another queue, and may have been here before.
-    fn arrives(&self) -> bool {
+    pub(super) fn arrives(&self) -> bool {
         self.task.arrival.is_some()
     }
 
     /// The answer where a task is pending: this very push, whose answer was lost, or another. One that is
     /// damaged is another: a worker will set it aside, and until then the name is taken.
-    fn pending(&self, key: TaskKey, there: &[u8]) -> Result<Pushed> {
+    pub(super) fn pending(&self, key: TaskKey, there: &[u8]) -> Result<Pushed> {
         match format::decode_task(there, &key) {
             Ok((_, meta)) if meta.push_id == self.push_id => {
                 let moves = self.task.arrival.as_ref().map_or(0, |arrival| arrival.journey.moves);
@@ -50,7 +52,7 @@ impl Draft {
     }
 
     /// Whether this is the record of this very push: it was done quickly, or had been here before.
-    fn has_become(&self, record: &Record) -> bool {
+    pub(super) fn has_become(&self, record: &Record) -> bool {
         match &self.task.arrival {
             None => record.meta.push_id == self.push_id,
             Some(arrival) => arrival.has_been(record),
@@ -63,7 +65,7 @@ impl Draft {
 }
 
 /// What there is to do about a push.
-enum Plan {
+pub(super) enum Plan {
     /// Publish this file under this key.
     Publish(TaskKey, (String, Vec<u8>)),
     /// Nothing: this is what is there already.
@@ -80,10 +82,11 @@ enum Before {
 }
 
 impl Before {
-    /// A life after one that ended like this.
-    fn after(next: TaskKey, record: Option<&Record>) -> Self {
+    /// A life after one that ended like this, and after all that were forgotten.
+    fn after(next: TaskKey, record: Option<&Record>, lives: Lives) -> Self {
         let attempts = record.map_or(0, attempts_through);
-        Self::Publish(next, attempts, record.map_or(0, |record| record.meta.journey.fence))
+        let fence = record.map_or(0, |record| record.meta.journey.fence);
+        Self::Publish(next, attempts, fence.max(lives.fence))
     }
 }
 
@@ -111,25 +114,49 @@ impl<T: Tree> Core<T> {
                 Err(error) => Some(Err(error)),
             });
         }
-        let files: Vec<_> = batch.iter_mut().map(|(_, _, file)| std::mem::take(file)).collect();
+        let (names, files): (Vec<_>, Vec<_>) = batch
+            .into_iter()
+            .map(|(index, key, file): (_, _, (String, Vec<u8>))| {
+                ((index, key, file.0.clone()), file)
+            })
+            .unzip();
         let published = self.tree.publish(&files, self.durable()).await;
-        let settle = |((index, key, _), created): ((usize, TaskKey, _), _)| {
+        drop(files);
+        let settle = |((index, key, dir), created): ((usize, TaskKey, String), _)| {
             let draft = &drafts[index];
             async move {
                 let answer = match (draft, created) {
-                    (Ok(draft), Ok(created)) => self.settle(draft, key, created).await,
+                    (Ok(draft), Ok(created)) => self.settle(draft, (key, dir), created).await,
                     (_, Err(error)) => Err(error),
                     (Err(error), _) => Err(error.clone()),
                 };
                 (index, answer)
             }
         };
-        let settling = batch.into_iter().zip(published).map(settle).collect();
+        let settling = names.into_iter().zip(published).map(settle).collect();
         for (index, answer) in self.each(settling).await {
             answers[index] = Some(answer);
         }
         let unanswered = || Error::new(ErrorKind::Unavailable, "the push was not carried out");
-        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(unanswered()))).collect()
+        let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(unanswered())));
+        self.secure_answers(answers.collect()).await
+    }
+
+    /// What is in the queue already, and was pushed or finished by somebody else, is as durable as what we have
+    /// pushed: whoever did that may not have come to the fsync.
+    async fn secure_answers(&self, mut answers: Answers<Pushed>) -> Answers<Pushed> {
+        let path = |answer: &Result<Pushed>| match answer {
+            Ok(Pushed::Pending(key)) => Some(self.task_dir(key)),
+            Ok(Pushed::Finished(key, outcome)) => Some(self.record_path(*outcome, key)),
+            _ => None,
+        };
+        let relied_on: Vec<String> = answers.iter().filter_map(path).collect();
+        if let Err(error) = self.tree.secure(&relied_on, self.durable()).await {
+            for answer in answers.iter_mut().filter(|answer| path(answer).is_some()) {
+                *answer = Err(error.clone());
+            }
+        }
+        answers
     }
 
     fn draft(&self, task: NewTask) -> Result<Draft> {
@@ -159,14 +186,14 @@ impl<T: Tree> Core<T> {
 
     /// Published without looking for records before: if there are any, they are found afterwards, and
     /// the file goes again. Where looks cost, this halves them for ids that are new, as most are.
-    fn is_blind(&self, draft: &Draft) -> bool {
+    pub(super) fn is_blind(&self, draft: &Draft) -> bool {
         let plain = !draft.fresh && !draft.task.again && !draft.task.is_delayed();
         // What was here before and was moved away carries the very same nonce.
         plain && !draft.arrives() && self.remote() && self.layout() == Layout::Sharded
     }
 
     /// The file to publish and where, or what is there already.
-    async fn prepare(&self, draft: &Draft) -> Result<Plan> {
+    pub(super) async fn prepare(&self, draft: &Draft) -> Result<Plan> {
         let before = if draft.fresh { draft.first_life() } else { self.look_before(draft).await? };
         self.plan(draft, before).await
     }
@@ -210,7 +237,9 @@ impl<T: Tree> Core<T> {
 
     async fn look_before(&self, draft: &Draft) -> Result<Before> {
         let (id, again) = (&draft.id, draft.task.again);
-        let Some(last) = self.last_life(id).await? else {
+        let (lives, record) = self.last_life(draft).await?;
+        let next = TaskKey::new(id.clone(), lives.next());
+        let Some(last) = lives.last else {
             let foreign = self.foreign_key(id);
             if let Some(key) = &foreign
                 && let Some(there) = self.pending_task(key).await?
@@ -224,18 +253,18 @@ impl<T: Tree> Core<T> {
             return Ok(match (record, foreign) {
                 // What was moved from here may come back, under a name of ours.
                 (Some(record), _) if draft.arrives() && record.moved_to.is_some() => {
-                    Before::Publish(TaskKey::new(id.clone(), 1), 0, record.meta.journey.fence)
+                    Before::Publish(next, 0, record.meta.journey.fence.max(lives.fence))
                 }
                 (Some(record), Some(key)) if !again => {
                     Before::Settled(Pushed::Finished(key, record.outcome))
                 }
-                _ => Before::Publish(TaskKey::new(id.clone(), 1), 0, 0),
+                _ => Before::Publish(next, 0, lives.fence),
             });
         };
         let finished = TaskKey::new(id.clone(), last);
-        let next = TaskKey::new(id.clone(), last + 1);
         if let Some(arrival) = &draft.task.arrival {
-            return self.look_before_arrival(draft, arrival, finished, next).await;
+            let last = (finished, record);
+            return self.look_before_arrival(draft, arrival, lives, last, next).await;
         }
         if !again {
             if self.pending_task(&next).await?.is_some() {
@@ -247,7 +276,23 @@ impl<T: Tree> Core<T> {
             };
             return Ok(Before::Settled(Pushed::Finished(finished, outcome)));
         }
-        Ok(Before::after(next, self.record(&finished).await?.as_ref()))
+        Ok(Before::after(next, record.as_ref(), lives))
+    }
+
+    /// The lives of an id; and the record of the last, if the next one goes on from there.
+    async fn last_life(&self, draft: &Draft) -> Result<(Lives, Option<Record>)> {
+        let mut lives = self.lives_of(&draft.id).await?;
+        let goes_on = draft.task.again || draft.arrives();
+        for _ in 0..LOOKED_AGAIN {
+            let Some(last) = lives.last.filter(|_| goes_on) else { break };
+            let record = self.record(&TaskKey::new(draft.id.clone(), last)).await?;
+            if record.is_some() {
+                return Ok((lives, record));
+            }
+            // Purged between the two looks.
+            lives = self.lives_of(&draft.id).await?;
+        }
+        Ok((lives, None))
     }
 
     /// The same for a task that comes from another queue: it may have been here before, and have gone on
@@ -256,19 +301,20 @@ impl<T: Tree> Core<T> {
         &self,
         draft: &Draft,
         arrival: &Arrival,
-        finished: TaskKey,
+        lives: Lives,
+        (finished, last): (TaskKey, Option<Record>),
         next: TaskKey,
     ) -> Result<Before> {
-        let last = self.record(&finished).await?;
         let mut life = Some((finished.clone(), last.clone()));
         while let Some((key, record)) = life {
             if record.is_some_and(|record| arrival.has_been(&record)) {
                 return Ok(Before::Settled(Pushed::Created(key)));
             }
-            life = match key.generation() {
-                1 => None,
-                this => {
-                    let earlier = TaskKey::new(key.id().clone(), this - 1);
+            let earlier = key.generation() - 1;
+            life = match earlier > lives.forgotten {
+                false => None,
+                true => {
+                    let earlier = TaskKey::new(key.id().clone(), earlier);
                     let record = self.record(&earlier).await?;
                     Some((earlier, record))
                 }
@@ -277,133 +323,10 @@ impl<T: Tree> Core<T> {
         let left_us = last.as_ref().is_none_or(|record| record.moved_to.is_some());
         // If the next life is pending, creating it tells whose it is.
         if left_us || draft.task.again || self.pending_task(&next).await?.is_some() {
-            return Ok(Before::after(next, last.as_ref()));
+            return Ok(Before::after(next, last.as_ref(), lives));
         }
         let outcome = last.map_or(Outcome::Completed, |record| record.outcome);
         Ok(Before::Settled(Pushed::Finished(finished, outcome)))
-    }
-
-    /// Looks again after the task's name was created, or found to exist.
-    async fn settle(&self, draft: &Draft, key: TaskKey, created: Created) -> Result<Pushed> {
-        let (mut key, mut created) = (key, created);
-        for round in 0..MAX_ROUNDS {
-            let blind = round == 0 && self.is_blind(draft);
-            match self.settle_once(draft, &key, created, blind).await? {
-                Some(pushed) => return Ok(pushed),
-                None => match self.prepare(draft).await? {
-                    Plan::Settled(pushed) => return Ok(pushed),
-                    Plan::Publish(next, file) => {
-                        let mut answers = self.tree.publish(&[file], self.durable()).await;
-                        created = answers.pop().unwrap_or(Ok(Created::Exists))?;
-                        key = next;
-                    }
-                },
-            }
-        }
-        let message = format!(
-            "task '{}' cannot be pushed: '{}' is in the way; look whether it holds files that are not \
-             ours",
-            draft.id,
-            self.task_dir(&key)
-        );
-        Err(Error::new(ErrorKind::Unavailable, message))
-    }
-
-    /// What became of the push, or `None` if its name was used up and another must be tried.
-    async fn settle_once(
-        &self,
-        draft: &Draft,
-        key: &TaskKey,
-        created: Created,
-        blind: bool,
-    ) -> Result<Option<Pushed>> {
-        if draft.fresh && created == Created::New {
-            return Ok(Some(Pushed::Created(key.clone())));
-        }
-        if draft.task.is_delayed() {
-            // Moving it to `pending/` is a push again, which looks for itself.
-            self.mend_lives(key).await?;
-            return Ok(Some(match created {
-                Created::New => Pushed::Created(key.clone()),
-                Created::Exists if self.is_scheduled_by(draft, key).await? => {
-                    Pushed::Created(key.clone())
-                }
-                Created::Exists => Pushed::Pending(key.clone()),
-            }));
-        }
-        if let Some(record) = self.record(key).await? {
-            if draft.has_become(&record) {
-                return Ok(Some(Pushed::Created(key.clone()))); // done already, and quickly
-            }
-            if created == Created::New && self.remote() {
-                match self.take_back(key).await {
-                    Ok(false) => return Ok(Some(Pushed::Created(key.clone()))),
-                    answer => if_allowed(answer.map(drop))?,
-                }
-            } else {
-                if_allowed(self.clean_finished(key).await)?;
-            }
-            // There may be later lives.
-            if draft.task.again || blind || draft.arrives() {
-                return Ok(None);
-            }
-            return Ok(Some(Pushed::Finished(key.clone(), record.outcome)));
-        }
-        if created == Created::New {
-            self.mend_lives(key).await?;
-            return Ok(Some(Pushed::Created(key.clone())));
-        }
-        let Some(bytes) = self.pending_task(key).await? else {
-            if self.record(key).await?.is_some_and(|record| draft.has_become(&record)) {
-                return Ok(Some(Pushed::Created(key.clone()))); // done since we looked
-            }
-            // A folder without its task: a finished one that nobody has cleaned up yet.
-            if_allowed(self.clean_finished(key).await)?;
-            return Ok(None);
-        };
-        if format::decode_task(&bytes, key).is_err() && self.differs_in_case(&bytes, key) {
-            return Err(Error::invalid(format!(
-                "task '{key}' differs only in case from one that is pending, and this filesystem \
-                 does not tell them apart"
-            )));
-        }
-        draft.pending(key.clone(), &bytes).map(Some)
-    }
-
-    /// Whether a scheduled task that exists is this very push, whose answer was lost.
-    async fn is_scheduled_by(&self, draft: &Draft, key: &TaskKey) -> Result<bool> {
-        let now = self.now().await?;
-        let likely = draft.task.wait(now).and_then(|wait| Due::after(now, wait));
-        for due in likely.into_iter().chain(self.due_folders().await?) {
-            let path = format!("{}/{}", layout::scheduled_dir(due, key), layout::TASK);
-            if let Some(stored) = self.tree.read(&path).await?
-                && matches!(draft.pending(key.clone(), &stored.bytes)?, Pushed::Created(_))
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    fn differs_in_case(&self, bytes: &[u8], key: &TaskKey) -> bool {
-        let text = std::str::from_utf8(bytes).ok();
-        let meta =
-            text.and_then(|text| format::split_payload(text).ok()).and_then(|(_, meta)| meta);
-        meta.is_some_and(|meta| {
-            let (there, ours) = (meta.id.as_str(), key.id().as_str());
-            there != ours && there.to_lowercase() == ours.to_lowercase()
-        })
-    }
-
-    /// Removes a file that was published under a name that is used up; `false` if a purge frees the name
-    /// at this moment, so that it can stay. Who has put a lease beside it finds the record as we have, and
-    /// removes that.
-    async fn take_back(&self, key: &TaskKey) -> Result<bool> {
-        if !self.secure_records(key).await? {
-            return Ok(false);
-        }
-        self.tree.remove(&format!("{}/{}", self.task_dir(key), layout::TASK)).await?;
-        Ok(true)
     }
 
     pub(super) async fn retry(&self, ids: Vec<TaskId>) -> Answers<Pushed> {
@@ -412,7 +335,7 @@ impl<T: Tree> Core<T> {
 
     async fn retry_one(&self, id: TaskId) -> Result<Pushed> {
         let missing = || Error::not_found(format!("task '{id}' has not failed"));
-        let key = match (self.last_life(&id).await?, self.foreign_key(&id)) {
+        let key = match (self.lives_of(&id).await?.last, self.foreign_key(&id)) {
             (Some(last), _) => TaskKey::new(id.clone(), last),
             (None, Some(foreign)) => foreign,
             (None, None) => return Err(missing()),
@@ -432,17 +355,6 @@ impl<T: Tree> Core<T> {
         let unanswered = || Err(Error::new(ErrorKind::Unavailable, "the push was not carried out"));
         self.push(vec![task]).await.pop().unwrap_or_else(unanswered)
     }
-}
-
-/// Who only pushes need not be allowed to remove anything: a worker will.
-fn if_allowed(cleaned: Result<()>) -> Result<()> {
-    cleaned.or_else(|error| match error.kind() {
-        ErrorKind::Denied => {
-            tracing::debug!(%error, "left to the workers");
-            Ok(())
-        }
-        _ => Err(error),
-    })
 }
 
 /// Attempts made in this life and all before it, or at least as many: a cancel may not have seen one

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::claim::{TROUBLE_PAUSE, trouble_pause};
 use super::core::Core;
 use super::discover::Discovery;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::format;
 use crate::layout::{self, Due};
 use crate::model::TaskKey;
@@ -17,9 +18,6 @@ use crate::store::{Created, Entry, EntryKind, NO_FOLDER, Tree};
 
 /// The most tasks that one poll moves.
 const MAX_MOVED: usize = 512;
-
-/// How long a due folder that holds something else than tasks is left alone.
-const TROUBLE_PAUSE: Duration = Duration::from_secs(600);
 
 /// How often the root, and `scheduled/`, are looked at where that takes requests and there is other
 /// work to do.
@@ -137,9 +135,9 @@ impl<T: Tree> Core<T> {
                     pause
                 }
                 // One folder that cannot be read must not keep the others from being done.
-                Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) => {
+                Err(error) if self.is_local(&error).await => {
                     tracing::warn!(%error, "due tasks left alone");
-                    Some(TROUBLE_PAUSE)
+                    Some(trouble_pause(&error))
                 }
                 Err(error) => return Err(error),
             };
@@ -214,12 +212,13 @@ impl<T: Tree> Core<T> {
         let (from, to) = (layout::scheduled_dir(due, key), self.task_dir(key));
         let Some(slot) = self.tree.open(&from).await? else { return Ok(true) };
         let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
-        let Some(task) = look.task.filter(|_| !look.finished) else {
+        let forgotten = self.is_forgotten(key).await?;
+        let Some(task) = look.task.filter(|_| !look.finished && !forgotten) else {
             // Its life has ended meanwhile, or somebody is removing it.
-            if look.finished && !self.secure_records(key).await? {
+            if look.finished && !forgotten && !self.secure_records(key).await? {
                 return Ok(false); // forgotten since: it is looked at again
             }
-            self.tree.clean(&slot, look.finished, &[]).await?;
+            self.tree.clean(&slot, look.finished || forgotten, &[]).await?;
             return self.has_gone(&from).await;
         };
         let mut created = self.tree.promote(&from, &to, self.durable()).await?;
@@ -228,9 +227,10 @@ impl<T: Tree> Core<T> {
             created = self.tree.promote(&from, &to, self.durable()).await?;
         }
         if created == Created::Exists {
-            // Pending already, and durably so. Only now is the copy in excess.
+            // Pending already, and durably so. Only now is the copy in excess, even if somebody moves it to
+            // `pending/` at this moment: the task it was a copy of has then finished.
             if self.pending_task(key).await?.is_some() {
-                self.drop_copy(&from).await?;
+                self.remove_published(&from).await?;
             }
             return self.has_gone(&from).await;
         }
@@ -249,15 +249,6 @@ impl<T: Tree> Core<T> {
     async fn has_gone(&self, from: &str) -> Result<bool> {
         Ok(self.tree.open(from).await?.is_none()
             || (self.remote() && self.tree.list(from, None, 1).await?.entries.is_empty()))
-    }
-
-    /// Removes a scheduled copy, if it is still there under its own name. Even if somebody moves it
-    /// to `pending/` at this moment it is in excess: the task it was a copy of has then finished.
-    async fn drop_copy(&self, from: &str) -> Result<()> {
-        match self.tree.open(from).await? {
-            Some(slot) => self.tree.clean(&slot, true, &[]).await,
-            None => Ok(()),
-        }
     }
 }
 

@@ -131,7 +131,7 @@ pub struct Earlier {
     pub failed: u32,
     /// The lease ran out.
     pub lost: u32,
-    /// The task was given back.
+    /// The task was given back, other than because its worker stopped.
     pub released: u32,
 }
 

@@ -114,7 +114,8 @@ pub(super) async fn config(
     let (url_endpoint, url_region) = address.place();
     let endpoint = options.endpoint.clone().or(url_endpoint);
     let region = options.region.clone().or(url_region).map(Region::new);
-    let mut loader = aws_config::defaults(BehaviorVersion::latest());
+    let mut loader =
+        aws_config::defaults(BehaviorVersion::latest()).http_client(crate::tls::aws_http_client());
     loader = match (region, &endpoint) {
         (Some(region), _) => loader.region(region),
         // A server of one's own has no regions to speak of, and none to ask for one.

@@ -49,6 +49,15 @@ impl Stored {
     }
 }
 
+/// A part of a file's content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The part.
+    pub bytes: Vec<u8>,
+    /// How long the whole file is.
+    pub size: u64,
+}
+
 /// What becomes of a file's content, if anything; see [`Tree::update`].
 pub type Change<'a> = dyn Fn(&Stored) -> Option<Vec<u8>> + Send + Sync + 'a;
 
@@ -168,8 +177,21 @@ pub trait Tree: Send + Sync + 'static {
 
     /// Reads a file; `None` if there is none.
     async fn read(&self, path: &str) -> Result<Option<Stored>>;
+    /// Reads a part of a file, of about this length; `None` if there is no such file.
+    async fn read_part(&self, path: &str, from: u64, length: usize) -> Result<Option<Part>> {
+        let Some(stored) = self.read(path).await? else { return Ok(None) };
+        let (from, size) = (usize::try_from(from).unwrap_or(usize::MAX), stored.bytes.len());
+        let from = from.min(size);
+        let part = &stored.bytes[from..from.saturating_add(length).min(size)];
+        Ok(Some(Part { bytes: part.to_vec(), size: size as u64 }))
+    }
     /// Creates a file with its whole content, if there is none, and makes it durable.
     async fn create(&self, path: &str, bytes: &[u8]) -> Result<Created>;
+    /// Makes names that exist durable, whoever made them, where that is not so anyway. What they stand for was
+    /// durable before it got its name.
+    async fn secure(&self, _paths: &[String], _durable: bool) -> Result<()> {
+        Ok(())
+    }
     /// Writes a file whole, whether or not there is one. Readers see the old content or the new.
     async fn replace(&self, path: &str, bytes: &[u8]) -> Result<()>;
     /// Removes a file; that there is none is no error.

@@ -5,6 +5,7 @@
 //! - A handler is cancelled when its lease ends by this process's own clock, whatever a request or a
 //!   system call does: the loop waits for nothing that can hang.
 //! - Each lease is renewed on its own, so a call that hangs costs one lease.
+//! - A lease is renewed until its task's end is recorded, also while that is being written.
 //! - A handler whose task an operator took away is told within [`LOOK_FOR_RECALLS`] and a renewal.
 
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
+use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +31,9 @@ const RECORD_EVERY: (Duration, Duration) = (Duration::from_secs(15), Duration::f
 
 /// How often a worker that holds tasks asks whether an operator has taken any away.
 const LOOK_FOR_RECALLS: Duration = Duration::from_secs(5);
+
+/// How long a renewal may take at first. After that it is begun anew, and may take twice as long.
+const RENEWED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long the last record may take. Nobody waits for it on a store that hangs.
 const LAST_RECORD: Duration = Duration::from_secs(5);
@@ -60,17 +64,22 @@ impl Counts {
 }
 
 /// A lease that is kept.
-#[derive(Clone)]
-pub(super) struct Kept {
+struct Kept {
     /// Which of the worker's queues it is of.
     queue: usize,
     cancelled: CancellationToken,
-    /// When it was last renewed, on the monotonic clock.
-    renewed: Duration,
+    /// When it is to be renewed, on the monotonic clock.
+    renew_at: Duration,
     /// When it ends, on the same clock.
     until: Duration,
     /// A renewal is under way.
     renewing: bool,
+    /// An operator has taken tasks away since it began, so it must not be the last word.
+    recalled: bool,
+    /// How many renewals in a row have failed.
+    failures: u32,
+    /// Its handler is done: only the queue has yet to be told. Whether that can still be, it will say.
+    handled: bool,
 }
 
 /// What came of renewing some leases of one queue, begun at this time. Nothing, if it took too long.
@@ -79,6 +88,23 @@ struct Renewed {
     every: Duration,
     begun: Duration,
     answers: Option<Answers<Duration>>,
+}
+
+/// What is done for each queue now and then, beside renewals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Errand {
+    /// Writing the worker's record.
+    Record,
+    /// Asking whether an operator has taken tasks away.
+    Ask,
+}
+
+/// When an errand for a queue is to be run next. Never twice at a time: it may hang.
+struct Due {
+    queue: usize,
+    errand: Errand,
+    at: Duration,
+    under_way: bool,
 }
 
 struct Shared {
@@ -161,22 +187,31 @@ impl Heart {
         until: Duration,
     ) -> CancellationToken {
         let cancelled = CancellationToken::new();
-        let kept = Kept { queue, cancelled, renewed: since, until, renewing: false };
-        let cancelled = kept.cancelled.clone();
-        self.resume(receipt, kept);
+        let kept = Kept {
+            queue,
+            cancelled: cancelled.clone(),
+            renew_at: since + self.shared.queues[queue].1,
+            until,
+            renewing: false,
+            recalled: false,
+            failures: 0,
+            handled: false,
+        };
+        lock(&self.shared.kept).insert(receipt.clone(), kept);
+        self.shared.added.notify_one();
         cancelled
     }
 
-    /// Renews it again, as if it had never been forgotten.
-    pub(super) fn resume(&self, receipt: &Receipt, kept: Kept) {
-        let kept = Kept { renewing: false, ..kept };
-        lock(&self.shared.kept).insert(receipt.clone(), kept);
-        self.shared.added.notify_one();
+    /// The handler is done. The lease is renewed all the same until the queue has been told.
+    pub(super) fn handled(&self, receipt: &Receipt) {
+        if let Some(kept) = lock(&self.shared.kept).get_mut(receipt) {
+            kept.handled = true;
+        }
     }
 
     /// Renews this lease no more.
-    pub(super) fn forget(&self, receipt: &Receipt) -> Option<Kept> {
-        lock(&self.shared.kept).remove(receipt)
+    pub(super) fn forget(&self, receipt: &Receipt) {
+        lock(&self.shared.kept).remove(receipt);
     }
 
     /// Whether the lease was found to be lost; asked once.
@@ -188,6 +223,15 @@ impl Heart {
     pub(super) fn cancel_all(&self) {
         for kept in lock(&self.shared.kept).values() {
             kept.cancelled.cancel();
+        }
+    }
+
+    /// The worker ends before the queues could be told of these: their leases run out.
+    pub(super) fn leave_behind(&self) {
+        for (receipt, kept) in lock(&self.shared.kept).drain() {
+            let key = receipt.key();
+            tracing::error!(%key, "the result could not be recorded; the task is done again later");
+            self.count(kept.queue, Became::Unrecorded);
         }
     }
 
@@ -235,55 +279,87 @@ impl Drop for Heart {
 
 impl Shared {
     async fn beat(&self) {
-        let remote = self.queues.iter().all(|(queue, _)| queue.capabilities().remote);
-        let record_every = if remote { RECORD_EVERY.1 } else { RECORD_EVERY.0 };
         let mut renewals = FuturesUnordered::new();
-        let (mut recording, mut asking) = (Fuse::terminated(), Fuse::terminated());
-        let (mut record_at, mut ask_at) = (Duration::ZERO, Duration::ZERO);
+        let mut errands = FuturesUnordered::new();
+        let mut dues: Vec<Due> = self.errands().collect();
         while !self.stop.is_cancelled() {
             let now = self.env.monotonic();
             self.end_leases(now);
             renewals.extend(self.renewals_due(now));
-            if now >= record_at && recording.is_terminated() {
-                recording = Box::pin(self.record(None)).fuse();
-                record_at = now + record_every;
+            for (index, due) in dues.iter_mut().enumerate() {
+                if !due.under_way && now >= due.at && self.is_needed(due) {
+                    due.under_way = true;
+                    due.at = now + self.every(due);
+                    errands.push(self.run(due.queue, due.errand).map(move |()| index));
+                }
             }
-            if now >= ask_at && asking.is_terminated() {
-                asking = Box::pin(self.ask_for_recalls()).fuse();
-                ask_at = now + LOOK_FOR_RECALLS;
-            }
-            let pause = self.next_event(record_at, ask_at).saturating_sub(self.env.monotonic());
+            let pause = self.next_event(&dues).map(|at| at.saturating_sub(self.env.monotonic()));
+            let pause = pause.unwrap_or(RECORD_EVERY.0).max(Duration::from_millis(1));
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {}
                 Some(renewed) = renewals.next(), if !renewals.is_empty() => self.take_note(renewed),
-                () = &mut recording, if !recording.is_terminated() => {}
-                () = &mut asking, if !asking.is_terminated() => {}
+                Some(index) = errands.next(), if !errands.is_empty() => {
+                    dues[index].under_way = false;
+                }
                 () = self.added.notified() => {}
-                () = self.env.clock().sleep(pause.max(Duration::from_millis(1))) => {}
+                () = self.env.clock().sleep(pause) => {}
             }
         }
+        let stopped_at = Some(self.env.clock().wall());
+        let records = (0..self.queues.len()).map(|queue| self.record(queue, stopped_at));
         tokio::select! {
-            () = self.record(Some(self.env.clock().wall())) => {}
+            _ = futures::future::join_all(records) => {}
             () = self.env.clock().sleep(LAST_RECORD) => {}
         }
     }
 
-    /// When there is something to do, unless something comes sooner.
-    fn next_event(&self, record_at: Duration, ask_at: Duration) -> Duration {
+    /// All errands, due at once.
+    fn errands(&self) -> impl Iterator<Item = Due> {
+        let due = |queue, errand| Due { queue, errand, at: Duration::ZERO, under_way: false };
+        let queues = 0..self.queues.len();
+        queues.flat_map(move |queue| [due(queue, Errand::Record), due(queue, Errand::Ask)])
+    }
+
+    fn every(&self, due: &Due) -> Duration {
+        match due.errand {
+            Errand::Record if self.queues[due.queue].0.capabilities().remote => RECORD_EVERY.1,
+            Errand::Record => RECORD_EVERY.0,
+            Errand::Ask => LOOK_FOR_RECALLS,
+        }
+    }
+
+    /// Who holds nothing need not ask whether it was taken away.
+    fn is_needed(&self, due: &Due) -> bool {
+        let holds = || lock(&self.kept).values().any(|kept| kept.queue == due.queue);
+        due.errand == Errand::Record || holds()
+    }
+
+    async fn run(&self, queue: usize, errand: Errand) {
+        match errand {
+            Errand::Record => self.record(queue, None).await,
+            Errand::Ask => self.ask_for_recalls(queue).await,
+        }
+    }
+
+    /// When there is something to do, unless something comes sooner. What is under way is not to be begun, so it
+    /// is no reason to wake.
+    fn next_event(&self, dues: &[Due]) -> Option<Duration> {
+        let errands = dues.iter().filter(|due| !due.under_way && self.is_needed(due));
+        let errands = errands.map(|due| due.at).min();
         let kept = lock(&self.kept);
-        let events = kept.values().map(|kept| match kept.renewing {
+        let leases = kept.values().map(|kept| match kept.renewing {
             true => kept.until,
-            false => kept.until.min(kept.renewed + self.queues[kept.queue].1),
+            false => kept.until.min(kept.renew_at),
         });
-        events.chain([record_at, ask_at]).min().unwrap_or(record_at)
+        leases.chain(errands).min()
     }
 
     /// Cancels the handlers of leases that have ended: others may have their tasks from now on.
     fn end_leases(&self, now: Duration) {
         let mut kept = lock(&self.kept);
         let ended = kept.extract_if(|_, kept| now >= kept.until);
-        for (receipt, lease) in ended {
+        for (receipt, lease) in ended.filter(|(_, lease)| !lease.handled) {
             let key = receipt.key();
             tracing::warn!(%key, "the lease ended before it could be renewed; its handler is cancelled");
             lease.cancelled.cancel();
@@ -293,37 +369,38 @@ impl Shared {
 
     /// Begins to renew what is due.
     fn renewals_due(&self, now: Duration) -> Vec<BoxFuture<'_, Renewed>> {
-        let mut due: Vec<Vec<Receipt>> = self.queues.iter().map(|_| Vec::new()).collect();
+        let mut due: Vec<Vec<(Receipt, u32)>> = self.queues.iter().map(|_| Vec::new()).collect();
         for (receipt, kept) in lock(&self.kept).iter_mut() {
-            let every = self.queues[kept.queue].1;
-            if !kept.renewing && now.saturating_sub(kept.renewed) >= every {
-                kept.renewing = true;
-                due[kept.queue].push(receipt.clone());
+            if !kept.renewing && now >= kept.renew_at {
+                (kept.renewing, kept.recalled) = (true, false);
+                due[kept.queue].push((receipt.clone(), kept.failures));
             }
         }
-        let of_queue = |(due, (queue, every)): (Vec<Receipt>, &'_ (Arc<dyn Queue>, Duration))| {
+        let mut renewals = Vec::new();
+        for (due, (queue, every)) in due.iter().zip(&self.queues) {
             let together = queue.capabilities().heartbeats_together.max(1);
-            let parts: Vec<_> = due.chunks(together).map(<[Receipt]>::to_vec).collect();
-            let (queue, every) = (Arc::clone(queue), *every);
-            parts
-                .into_iter()
-                .map(move |part| self.renew(Arc::clone(&queue), every, part, now).boxed())
-        };
-        due.into_iter().zip(&self.queues).flat_map(of_queue).collect()
+            for part in due.chunks(together) {
+                renewals.push(self.renew(Arc::clone(queue), *every, part.to_vec(), now).boxed());
+            }
+        }
+        renewals
     }
 
-    /// Renews leases, and gives up in time for another try before they end.
+    /// Renews leases, and gives up in time for several more tries before they end.
     async fn renew(
         &self,
         queue: Arc<dyn Queue>,
         every: Duration,
-        receipts: Vec<Receipt>,
+        due: Vec<(Receipt, u32)>,
         begun: Duration,
     ) -> Renewed {
+        let (receipts, failures): (Vec<_>, Vec<_>) = due.into_iter().unzip();
+        let patience = failures.into_iter().max().unwrap_or(0).min(16);
+        let limit = (every / 3).min(RENEWED_WITHIN).saturating_mul(1 << patience);
         let answers = tokio::select! {
             biased;
             answers = queue.heartbeat(receipts.clone()) => Some(answers),
-            () = self.env.clock().sleep(every) => None,
+            () = self.env.clock().sleep(limit) => None,
         };
         Renewed { receipts, every, begun, answers }
     }
@@ -343,9 +420,11 @@ impl Shared {
             let key = receipt.key();
             match answer {
                 Ok(valid) => {
-                    lease.renewed = begun;
+                    lease.failures = 0;
+                    lease.renew_at = if lease.recalled { now } else { begun + every };
                     lease.until = lease.until.max(begun + valid);
                 }
+                Err(error) if is_lost(&error) && lease.handled => _ = kept.remove(&receipt),
                 Err(error) if is_lost(&error) => {
                     tracing::warn!(%key, %error, "lease lost; its handler is cancelled");
                     lease.cancelled.cancel();
@@ -355,54 +434,59 @@ impl Shared {
                 Err(error) => {
                     tracing::warn!(%key, %error, "heartbeat failed; trying again");
                     // A tenth of the way: often enough to get through before the lease runs out.
-                    lease.renewed = now.saturating_sub(every.mul_f64(0.9));
+                    lease.failures += 1;
+                    lease.renew_at = now + every / 10;
                 }
             }
         }
     }
 
     /// Looks whether an operator has taken tasks away. Which, the next renewal of each tells.
-    async fn ask_for_recalls(&self) {
-        for (index, (queue, every)) in self.queues.iter().enumerate() {
-            match queue.recalled().await {
-                Ok(false) => {}
-                Ok(true) => {
-                    let now = self.env.monotonic();
-                    let mut kept = lock(&self.kept);
-                    for kept in kept.values_mut().filter(|kept| kept.queue == index) {
-                        kept.renewed = kept.renewed.min(now.saturating_sub(*every));
-                    }
+    async fn ask_for_recalls(&self, index: usize) {
+        match self.queues[index].0.recalled().await {
+            Ok(false) => {}
+            Ok(true) => {
+                let now = self.env.monotonic();
+                let mut kept = lock(&self.kept);
+                for kept in kept.values_mut().filter(|kept| kept.queue == index) {
+                    kept.renew_at = kept.renew_at.min(now);
+                    kept.recalled = true;
                 }
-                Err(error) => tracing::debug!(%error, "not known whether tasks were taken away"),
             }
+            Err(error) => tracing::debug!(%error, "not known whether tasks were taken away"),
         }
     }
 
-    async fn record(&self, stopped_at: Option<Timestamp>) {
-        for (index, (queue, _)) in self.queues.iter().enumerate() {
-            let report = self.counts[index].report();
-            let record = WorkerRecord {
-                worker_id: queue.worker_id().to_owned(),
-                host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-                pid: std::process::id(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                started_at: self.started_at,
-                seen_at: None,
-                stopped_at,
-                concurrency: self.concurrency,
-                running: lock(&self.kept).values().filter(|kept| kept.queue == index).count(),
-                completed: report.completed,
-                retried: report.retried,
-                failed: report.failed,
-                released: report.released,
-                lost: report.lost,
-                requests: self.meter.counts(),
-            };
-            match queue.put_worker(record).await {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::Unsupported => {}
-                Err(error) => tracing::warn!(%error, "cannot write the worker's record"),
-            }
+    /// How many tasks of a queue handlers have.
+    fn running(&self, queue: usize) -> usize {
+        let kept = lock(&self.kept);
+        kept.values().filter(|kept| kept.queue == queue && !kept.handled).count()
+    }
+
+    async fn record(&self, index: usize, stopped_at: Option<Timestamp>) {
+        let queue = &self.queues[index].0;
+        let report = self.counts[index].report();
+        let record = WorkerRecord {
+            worker_id: queue.worker_id().to_owned(),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: self.started_at,
+            seen_at: None,
+            stopped_at,
+            concurrency: self.concurrency,
+            running: self.running(index),
+            completed: report.completed,
+            retried: report.retried,
+            failed: report.failed,
+            released: report.released,
+            lost: report.lost,
+            requests: self.meter.counts(),
+        };
+        match queue.put_worker(record).await {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            Err(error) => tracing::warn!(%error, "cannot write the worker's record"),
         }
     }
 }

@@ -10,12 +10,12 @@
 mod heart;
 mod settle;
 mod shift;
+mod trouble;
 
 use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -93,6 +93,10 @@ impl<E: Display> From<Result<(), E>> for Verdict {
     }
 }
 
+/// Why a task is given back whose worker stopped. That is nobody's wish, so it does not count as
+/// [given back](crate::queue::Earlier::released).
+pub const STOPPED: &str = crate::model::WORKER_STOPPED;
+
 /// When a worker stops by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Until {
@@ -144,7 +148,7 @@ pub struct Report {
     pub released: u64,
     /// Leases lost.
     pub lost: u64,
-    /// Tasks whose end could not be recorded: they will be done again when their leases have run out.
+    /// Tasks whose end could not be recorded: they will be done again.
     pub unrecorded: u64,
 }
 
@@ -209,10 +213,6 @@ pub struct Worker {
     idle: (Duration, Duration),
     stopper: Stopper,
     meter: Meter,
-    /// How many polls in a row the store has failed.
-    troubles: AtomicU32,
-    /// A poll has gone well.
-    polled: AtomicBool,
 }
 
 impl Worker {
@@ -242,8 +242,6 @@ impl Worker {
             limit: u64::MAX,
             stopper: Stopper::default(),
             meter: Meter::default(),
-            troubles: AtomicU32::new(0),
-            polled: AtomicBool::new(false),
         }
     }
 

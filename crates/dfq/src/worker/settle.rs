@@ -1,13 +1,13 @@
 //! Telling the queue what became of tasks, many at a time.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::task::Id;
 
 use super::heart::Heart;
-use super::{Observer, Settled, Verdict};
+use super::{STOPPED, Settled, Until, Verdict, Worker};
+use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::Receipt;
 use crate::queue::{Nack, Nacked, Queue, Release};
@@ -21,8 +21,27 @@ pub(super) struct Finished {
     pub(super) verdict: Verdict,
     /// Whether a handler had it.
     ran: bool,
-    /// How often the store has refused to hear of it.
+    /// How often the store could not take note of it.
     tries: u32,
+    /// How often it said that this will not change by itself.
+    refusals: u32,
+    /// Not to be told before this monotonic time.
+    retry_at: Duration,
+}
+
+impl Finished {
+    fn new(queue: usize, receipt: Receipt, verdict: Verdict, ran: bool) -> Self {
+        let (tries, refusals, retry_at) = (0, 0, Duration::ZERO);
+        Self { queue, receipt, verdict, ran, tries, refusals, retry_at }
+    }
+
+    /// How long to wait before it is told again, more or less.
+    fn pause(&self) -> Duration {
+        match self.refusals {
+            0 => Duration::from_millis(100 << self.tries.min(6)),
+            refusals => REFUSED_PAUSE.saturating_mul(1 << (refusals - 1).min(8)),
+        }
+    }
 }
 
 /// Tasks that this worker has.
@@ -30,8 +49,6 @@ pub(super) struct Finished {
 pub(super) struct Running {
     handled: HashMap<Id, (usize, Receipt)>,
     unsettled: Vec<Finished>,
-    /// The monotonic time at which to try again what the store refused.
-    retry_at: Duration,
 }
 
 impl Running {
@@ -50,23 +67,20 @@ impl Running {
     /// The same for one that no handler will get, for this reason: it is given back.
     pub(super) fn add_unrun(&mut self, queue: usize, receipt: Receipt, reason: &str) {
         let verdict = Verdict::Release { reason: Some(reason.to_owned()), delay: None };
-        self.unsettled.push(Finished { queue, receipt, verdict, ran: false, tries: 0 });
+        self.unsettled.push(Finished::new(queue, receipt, verdict, false));
     }
 
     pub(super) fn finished(&mut self, id: Id, verdict: Verdict) {
         if let Some((queue, receipt)) = self.handled.remove(&id) {
-            self.unsettled.push(Finished { queue, receipt, verdict, ran: true, tries: 0 });
+            self.unsettled.push(Finished::new(queue, receipt, verdict, true));
         }
     }
 
-    /// What handlers did not come to the end of is given back, and what the store has refused is told
-    /// once more without delay.
+    /// What handlers did not come to the end of is given back.
     pub(super) fn abandon(&mut self) {
-        self.retry_at = Duration::ZERO;
         for (_, (queue, receipt)) in self.handled.drain() {
-            let verdict =
-                Verdict::Release { reason: Some("its worker stopped".into()), delay: None };
-            self.unsettled.push(Finished { queue, receipt, verdict, ran: true, tries: 0 });
+            let verdict = Verdict::Release { reason: Some(STOPPED.into()), delay: None };
+            self.unsettled.push(Finished::new(queue, receipt, verdict, true));
         }
     }
 
@@ -74,28 +88,28 @@ impl Running {
         !self.unsettled.is_empty()
     }
 
-    pub(super) fn unsettled(&self) -> &[Finished] {
-        &self.unsettled
-    }
-
     /// What can be told now: what the store has refused before only when its time has come.
     pub(super) fn take_unsettled(&mut self, now: Duration) -> Vec<Finished> {
-        let due = now >= self.retry_at;
         let (ready, later) = std::mem::take(&mut self.unsettled)
             .into_iter()
-            .partition(|finished| due || finished.tries == 0);
+            .partition(|finished| now >= finished.retry_at);
         self.unsettled = later;
         ready
     }
 
-    /// To be tried again: soon, then less and less often.
-    pub(super) fn put_back(&mut self, finished: Finished, now: Duration) {
-        self.retry_at = now + Duration::from_millis(100 << finished.tries.min(6));
-        self.unsettled.push(finished);
+    /// To be tried again: soon, then less and less often. Those of a batch stay together.
+    pub(super) fn put_back(&mut self, batch: Vec<Finished>, env: &Env) {
+        let (now, spread) = (env.monotonic(), 0.75 + 0.5 * env.fraction());
+        for mut finished in batch {
+            finished.retry_at = now + finished.pause().mul_f64(spread);
+            self.unsettled.push(finished);
+        }
     }
 
+    /// When there is something to be told again, if there is.
     pub(super) fn retry_in(&self, now: Duration) -> Duration {
-        self.retry_at.saturating_sub(now)
+        let next = self.unsettled.iter().map(|finished| finished.retry_at).min();
+        next.unwrap_or_default().saturating_sub(now)
     }
 }
 
@@ -112,24 +126,54 @@ pub enum Became {
     Released,
     /// Somebody else has it now, or has finished it.
     Lost,
-    /// What the handler said could not be recorded, and cannot be. It is let go, and done again by others.
+    /// What the handler said could not be recorded, and cannot be. It is given back if that is possible,
+    /// and done again.
     Unrecorded,
 }
 
-/// How often the queue is told what it says that it can never take note of: it may be mended meanwhile.
+/// How often the queue is told what it says that it can never take note of, and the first pause between, which
+/// doubles: 45 seconds in all, more or less. A policy or a mount that is being mended takes a while.
 const LASTING_TRIES: u32 = 5;
+const REFUSED_PAUSE: Duration = Duration::from_secs(3);
 
-/// Tells the queue; answers with those that it could not take note of and that are still ours.
+/// How long a task waits whose result could not be recorded: who does it again at once fares no better. So long
+/// at first, then twice as long with each attempt, up to about an hour.
+const UNRECORDED_PAUSE: Duration = Duration::from_secs(60);
+const UNRECORDED_DOUBLINGS: u32 = 6;
+
+/// What came of telling a queue.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Could not be noted now, and are still ours.
+    pub(super) again: Vec<Finished>,
+    /// The queues that have taken note of something.
+    pub(super) recorded: HashSet<usize>,
+    /// Let go, because they cannot be recorded: the queue, and why.
+    pub(super) unrecorded: Vec<(usize, Error)>,
+}
+
+impl Told {
+    pub(super) fn add(&mut self, other: Self) {
+        self.again.extend(other.again);
+        self.recorded.extend(other.recorded);
+        self.unrecorded.extend(other.unrecorded);
+    }
+}
+
+/// Tells the queue, for the `last` time or not.
 pub(super) async fn settle(
-    queue: &Arc<dyn Queue>,
+    worker: &Worker,
+    index: usize,
     all: Vec<Finished>,
     heart: &Heart,
-    observer: &Observer,
-) -> Vec<Finished> {
+    last: bool,
+) -> Told {
+    let queue = &worker.queues[index];
     let became = |finished: &Finished, became: Became| {
+        heart.forget(&finished.receipt);
         heart.count(finished.queue, became);
         let Finished { receipt, verdict, .. } = finished;
-        observer(&Settled { queue, receipt, verdict, became });
+        (worker.observer)(&Settled { queue, receipt, verdict, became });
     };
     let counts_releases = !queue.capabilities().release;
     let mut kinds: [Vec<Finished>; 5] = Default::default();
@@ -147,34 +191,76 @@ pub(super) async fn settle(
         };
         kinds[kind].push(finished);
     }
-    let mut again = Vec::new();
+    let mut told = Told::default();
+    let mut hopeless = Vec::new();
     for (kind, batch) in kinds.into_iter().enumerate() {
         if batch.is_empty() {
             continue;
         }
         let answers = tell(&**queue, kind, &batch).await;
-        for (finished, answer) in batch.into_iter().zip(answers) {
-            match answer {
-                Ok(told) => became(&finished, told),
-                Err(error) if is_lasting(&error) && finished.tries + 1 >= LASTING_TRIES => {
-                    let key = finished.receipt.key();
-                    tracing::error!(%key, %error, "the result cannot be recorded; the task is let go");
-                    became(&finished, Became::Unrecorded);
+        for (mut finished, answer) in batch.into_iter().zip(answers) {
+            let error = match answer {
+                Ok(noted) => {
+                    told.recorded.insert(index);
+                    became(&finished, noted);
+                    continue;
                 }
-                Err(error) if is_still_ours(&error) => {
-                    let key = finished.receipt.key();
-                    tracing::warn!(%key, %error, "the result could not be recorded; trying again");
-                    again.push(Finished { tries: finished.tries + 1, ..finished });
-                }
-                Err(error) => {
-                    let key = finished.receipt.key();
-                    tracing::warn!(%key, %error, "task was not ours any more");
-                    became(&finished, Became::Lost);
-                }
+                Err(error) => error,
+            };
+            let key = finished.receipt.key();
+            if !is_still_ours(&error) {
+                tracing::warn!(%key, %error, "task was not ours any more");
+                became(&finished, Became::Lost);
+                continue;
+            }
+            finished.tries += 1;
+            finished.refusals += u32::from(is_lasting(&error, worker.until));
+            if last || finished.refusals >= LASTING_TRIES {
+                hopeless.push((finished, error));
+            } else {
+                tracing::warn!(%key, %error, "the result could not be recorded; trying again");
+                told.again.push(finished);
             }
         }
     }
-    again
+    give_back(&**queue, &hopeless).await;
+    for (finished, error) in hopeless {
+        became(&finished, Became::Unrecorded);
+        told.unrecorded.push((finished.queue, error));
+    }
+    told
+}
+
+/// Gives back what cannot be recorded, so that it does not look as if its worker had died. One try: the lease
+/// runs out in any case.
+async fn give_back(queue: &dyn Queue, hopeless: &[(Finished, Error)]) {
+    for (finished, error) in hopeless {
+        let key = finished.receipt.key();
+        tracing::error!(%key, %error, "the result cannot be recorded; the task will be done again");
+    }
+    // Who does not answer will not now; and to give back is what was refused, or would count.
+    let worth_it = |finished: &Finished, error: &Error| {
+        let refused = matches!(finished.verdict, Verdict::Release { .. });
+        !refused && error.kind() != ErrorKind::Unavailable && queue.capabilities().release
+    };
+    let releases = hopeless.iter().filter(|(finished, error)| worth_it(finished, error));
+    let doublings = |finished: &Finished| {
+        (finished.receipt.attempt.saturating_sub(1)).min(UNRECORDED_DOUBLINGS)
+    };
+    let release = |(finished, error): &(Finished, Error)| Release {
+        receipt: finished.receipt.clone(),
+        delay: Some(UNRECORDED_PAUSE * (1 << doublings(finished))),
+        reason: Some(format!("its result could not be recorded: {error}")),
+    };
+    let releases: Vec<_> = releases.map(release).collect();
+    if releases.is_empty() {
+        return;
+    }
+    for answer in queue.release(releases).await {
+        if let Err(error) = answer {
+            tracing::warn!(%error, "nor can the task be given back; its lease will run out");
+        }
+    }
 }
 
 async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<Became>> {
@@ -255,7 +341,12 @@ fn is_still_ours(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::ClaimLost | ErrorKind::AlreadyCompleted | ErrorKind::Invalid)
 }
 
-/// It will not be otherwise in a while: something is wrong that only somebody else can mend.
-fn is_lasting(error: &Error) -> bool {
-    is_still_ours(error) && !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Full)
+/// It will not be otherwise in a while: something is wrong that only somebody else can mend. For room on a disk
+/// a worker can wait, but not one that is to end by itself.
+fn is_lasting(error: &Error, until: Until) -> bool {
+    match error.kind() {
+        ErrorKind::Unavailable => false,
+        ErrorKind::Full => until != Until::Stopped,
+        _ => is_still_ours(error),
+    }
 }

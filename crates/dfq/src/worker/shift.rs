@@ -1,9 +1,8 @@
 //! A worker at work: claim as many tasks as there is room for, run their handlers, settle what has
 //! finished, wait for news; at the end let handlers finish, and give back the rest.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -11,9 +10,10 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::task::{Id, JoinSet};
 
-use super::heart::{Heart, Kept};
-use super::settle::{self, Finished, Running};
-use super::{Became, Job, Until, Verdict, Worker};
+use super::heart::Heart;
+use super::settle::{self, Finished, Running, Told};
+use super::trouble::Trouble;
+use super::{Job, STOPPED, Until, Verdict, Worker};
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{Delivery, Idle, PollRequest, Polled, Queue};
 
@@ -25,13 +25,11 @@ const REMOTE_POLLS: usize = 8;
 /// The most tasks asked for at a time.
 const MAX_POLL: usize = 1000;
 
-/// How long to wait after the store failed: from the first, doubling, to the second, more or less, so that
-/// not everybody comes back at once.
-const TROUBLE_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// So many results in a row that cannot be recorded end a worker: what it does is done for nothing.
+const MAX_UNRECORDED: usize = 3;
 
-/// So many polls in a row that were refused end a worker, and so many that found no room end one that ends
-/// by itself.
-const LASTING_TRIES: u32 = 5;
+/// How long the queues may take at the end to hear what became of tasks, and how long after a hard stop.
+const LAST_WORDS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
 /// Waits until one of the queues may have something.
 async fn news(queues: &[Arc<dyn Queue>], at_most: Duration) {
@@ -40,16 +38,17 @@ async fn news(queues: &[Arc<dyn Queue>], at_most: Duration) {
 
 /// What came of a call to the queues.
 enum Came {
-    /// A poll, begun at `asked` for so many tasks, when so many calls had settled something.
-    Claimed { asked: Duration, settles: u64, wanted: usize, answer: Result<Vec<Haul>> },
-    /// So many verdicts were told; these the queue could not take note of. Their leases are kept on.
-    Settled { told: usize, refused: Vec<(Finished, Option<Kept>)> },
+    /// A poll for so many tasks, begun when so many calls had settled something.
+    Claimed { settles: u64, wanted: usize, hauls: Vec<Haul> },
+    /// So many verdicts were told, and this came of it. The leases of those to be told again are kept on.
+    Settled { count: usize, told: Told },
 }
 
-/// What a poll of one of the worker's queues brought.
+/// What a poll of one of the worker's queues brought, begun at `asked`.
 struct Haul {
     queue: usize,
-    polled: Polled,
+    asked: Duration,
+    answer: Result<Polled>,
 }
 
 /// A worker at work.
@@ -71,6 +70,12 @@ pub(super) struct Shift<'a> {
     settling: usize,
     /// How many calls have settled something so far.
     settles: u64,
+    /// How many results in a row could not be recorded, by queue.
+    unrecorded: Vec<usize>,
+    /// What is told now is told for the last time.
+    last: bool,
+    /// How polls go, by queue.
+    troubles: Vec<Trouble>,
     /// What the last poll said.
     idle: Option<Idle>,
     idle_for: Duration,
@@ -91,6 +96,9 @@ impl<'a> Shift<'a> {
             asked_for: 0,
             settling: 0,
             settles: 0,
+            unrecorded: vec![0; worker.queues.len()],
+            last: false,
+            troubles: worker.queues.iter().map(|_| Trouble::default()).collect(),
             idle: None,
             idle_for: worker.idle.0,
         }
@@ -137,11 +145,13 @@ impl<'a> Shift<'a> {
         let quiet = self.running.is_empty() && self.calls.is_empty();
         let enough = self.started >= self.worker.limit;
         let Some(idle) = self.idle.as_ref().filter(|_| quiet) else { return quiet && enough };
+        // Nothing is known of what is in a queue that cannot be polled.
+        let known = !self.troubles.iter().any(Trouble::is_there);
         !idle.more
             && match self.worker.until {
                 Until::Stopped => enough,
-                Until::Idle => true,
-                Until::Drained => enough || (idle.next.is_none() && !idle.paused),
+                Until::Idle => enough || known,
+                Until::Drained => enough || (known && idle.next.is_none() && !idle.paused),
             }
     }
 
@@ -170,38 +180,57 @@ impl<'a> Shift<'a> {
         if wanted == 0 || stopped || busy {
             return;
         }
+        let now = self.worker.env.monotonic();
+        let awake = |queue: &usize| self.troubles[*queue].rests_for(now).is_zero();
+        let queues: Vec<usize> = (0..self.worker.queues.len()).filter(awake).collect();
+        if queues.is_empty() {
+            // Waited for by the shift, not by a call: what is to be recorded meanwhile needs its place.
+            self.idle = Some(Idle { next: self.rested_in(now), ..Idle::default() });
+            return;
+        }
         self.asked_for += wanted;
         self.polls += 1;
         let (worker, settles) = (self.worker, self.settles);
         self.calls.push(Box::pin(async move {
-            let asked = worker.env.monotonic();
-            let answer = poll_all(worker, wanted).await;
-            Came::Claimed { asked, settles, wanted, answer }
+            let hauls = poll_all(worker, queues, wanted).await;
+            Came::Claimed { settles, wanted, hauls }
         }));
+    }
+
+    /// When the first of the queues that are left alone may be polled again.
+    fn rested_in(&self, now: Duration) -> Option<Duration> {
+        let rests = self.troubles.iter().map(|trouble| trouble.rests_for(now));
+        rests.filter(|rest| !rest.is_zero()).min()
     }
 
     /// Takes note of what came of a call.
     fn take(&mut self, came: Came) -> Result<()> {
         match came {
-            Came::Settled { told, refused } => {
-                self.settling -= told;
-                self.settles += u64::from(told > refused.len());
-                for (finished, kept) in refused {
-                    if let Some(kept) = kept {
-                        self.heart.resume(&finished.receipt, kept);
-                    }
-                    self.running.put_back(finished, self.worker.env.monotonic());
-                }
+            Came::Settled { count, told } => {
+                self.settling -= count;
+                self.settles += u64::from(count > told.again.len());
+                self.running.put_back(told.again, &self.worker.env);
                 if self.awaits_end() {
                     self.idle = None; // whether that was all is to be seen
                 }
-                Ok(())
+                self.count_unrecorded(&told.recorded, told.unrecorded)
             }
-            Came::Claimed { asked, settles, wanted, answer } => {
+            Came::Claimed { settles, wanted, hauls } => {
                 self.asked_for -= wanted;
                 self.polls -= 1;
-                let (mut idle, before) = (Idle::default(), self.started);
-                for Haul { queue, polled } in answer? {
+                let (mut idle, before, mut ended) = (Idle::default(), self.started, Ok(()));
+                let Worker { env, until, .. } = self.worker;
+                for Haul { queue, asked, answer } in hauls {
+                    let polled = match answer {
+                        Ok(polled) => polled,
+                        // What came from the other queues must not be lost.
+                        Err(error) => {
+                            let noted = self.troubles[queue].failed(asked, error, *until, env);
+                            ended = ended.and(noted);
+                            continue;
+                        }
+                    };
+                    self.troubles[queue].went_well();
                     for delivery in polled.deliveries {
                         self.start(queue, delivery, asked);
                     }
@@ -209,15 +238,34 @@ impl<'a> Shift<'a> {
                     idle.more |= polled.idle.more;
                     idle.next = idle.next.into_iter().chain(polled.idle.next).min();
                 }
+                idle.next = idle.next.into_iter().chain(self.rested_in(env.monotonic())).min();
                 if self.started > before {
                     self.idle_for = self.worker.idle.0;
                 }
                 // What was given back meanwhile may look held in an answer that is older.
                 let outdated = self.settles > settles && self.awaits_end();
                 self.idle = Some(idle).filter(|idle| !idle.more && !outdated);
-                Ok(())
+                ended
             }
         }
+    }
+
+    /// Ends the worker once it is plain that nothing it does can be recorded.
+    fn count_unrecorded(
+        &mut self,
+        recorded: &HashSet<usize>,
+        unrecorded: Vec<(usize, Error)>,
+    ) -> Result<()> {
+        for queue in recorded {
+            self.unrecorded[*queue] = 0;
+        }
+        for (queue, error) in unrecorded {
+            self.unrecorded[queue] += 1;
+            if error.kind() == ErrorKind::Full || self.unrecorded[queue] >= MAX_UNRECORDED {
+                return Err(error.context("results cannot be recorded"));
+            }
+        }
+        Ok(())
     }
 
     /// Whether the next poll may be what ends a worker that stops by itself. While something runs or is
@@ -254,7 +302,7 @@ impl<'a> Shift<'a> {
             tokio::select! {
                 biased;
                 verdict = handled => verdict,
-                () = overdue => Verdict::Release { reason: None, delay: None },
+                () = overdue => Verdict::Release { reason: Some(STOPPED.to_owned()), delay: None },
             }
         });
         self.running.add(task.id(), queue, receipt);
@@ -284,13 +332,15 @@ impl<'a> Shift<'a> {
         if self.calls.len() >= self.lanes {
             return;
         }
-        let unsettled = self.running.take_unsettled(self.worker.env.monotonic());
+        // There is no later after the last time.
+        let now = if self.last { Duration::MAX } else { self.worker.env.monotonic() };
+        let unsettled = self.running.take_unsettled(now);
         if unsettled.is_empty() {
             return;
         }
         self.settling += unsettled.len();
         let (worker, heart) = (self.worker, Arc::clone(&self.heart));
-        self.calls.push(Box::pin(tell_all(worker, heart, unsettled)));
+        self.calls.push(Box::pin(tell_all(worker, heart, unsettled, self.last)));
     }
 
     /// Lets handlers finish, then gives back what is left.
@@ -321,123 +371,94 @@ impl<'a> Shift<'a> {
                 () = &mut patience => break,
             }
         }
-        // What is under way may have claimed something.
-        while let Some(came) = self.calls.next().await {
-            self.take_back(came);
-        }
         self.running.abandon();
-        self.settle_ready();
-        while let Some(came) = self.calls.next().await {
-            self.take_back(came);
+        self.last = true;
+        // What is under way may have claimed something. But a store that does not answer keeps nobody.
+        let worker = self.worker;
+        tokio::select! {
+            () = self.give_back() => {}
+            () = too_long(worker) => tracing::error!("the store does not answer; not waiting for it"),
         }
-        for finished in self.running.unsettled() {
-            let key = finished.receipt.key();
-            tracing::error!(%key, "the result could not be recorded; the task is done again later");
-            self.heart.count(finished.queue, Became::Unrecorded);
+        self.heart.leave_behind();
+    }
+
+    /// Tells the queues for the last time, and takes leave of them.
+    async fn give_back(&mut self) {
+        while self.running.has_unsettled() || !self.calls.is_empty() {
+            self.settle_ready();
+            if let Some(came) = self.calls.next().await {
+                self.take_back(came);
+            }
         }
-        for queue in &self.worker.queues {
-            queue.close().await;
-        }
+        futures::future::join_all(self.worker.queues.iter().map(|queue| queue.close())).await;
     }
 
     /// Takes note of a call that came to its end after the stop: what was claimed is given back.
     fn take_back(&mut self, came: Came) {
         match came {
-            Came::Claimed { wanted, answer, .. } => {
+            Came::Claimed { wanted, hauls, .. } => {
                 self.asked_for -= wanted;
                 self.polls -= 1;
-                for Haul { queue, polled } in answer.unwrap_or_default() {
-                    for delivery in polled.deliveries {
-                        self.running.add_unrun(queue, delivery.receipt, "its worker stopped");
+                for Haul { queue, answer, .. } in hauls {
+                    for delivery in answer.map(|polled| polled.deliveries).unwrap_or_default() {
+                        self.running.add_unrun(queue, delivery.receipt, STOPPED);
                     }
                 }
             }
-            // Settling never fails as a whole.
+            // That it ends the worker is no news.
             settled @ Came::Settled { .. } => _ = self.take(settled),
         }
     }
 }
 
-/// Claims up to `wanted` tasks, from the first queue that has any.
-async fn poll_all(worker: &Worker, wanted: usize) -> Result<Vec<Haul>> {
-    let (mut hauls, mut free): (Vec<Haul>, usize) = (Vec::new(), wanted);
-    for queue in 0..worker.queues.len() {
+/// Completes when the end of a worker has taken long enough.
+async fn too_long(worker: &Worker) {
+    let Worker { env, stopper, .. } = worker;
+    let hard = async {
+        stopper.hard.cancelled().await;
+        env.clock().sleep(LAST_WORDS.1).await;
+    };
+    tokio::select! {
+        () = env.clock().sleep(LAST_WORDS.0) => {}
+        () = hard => {}
+    }
+}
+
+/// Claims up to `wanted` tasks, from the first of these queues that has any.
+async fn poll_all(worker: &Worker, queues: Vec<usize>, wanted: usize) -> Vec<Haul> {
+    let (mut hauls, mut free) = (Vec::new(), wanted);
+    for queue in queues {
         if free == 0 {
             break;
         }
-        match poll(worker, queue, free).await {
-            Ok(polled) => {
-                free = free.saturating_sub(polled.deliveries.len());
-                hauls.push(Haul { queue, polled });
-            }
-            // What was claimed from those before must not be lost.
-            Err(error) if hauls.iter().any(|haul| !haul.polled.deliveries.is_empty()) => {
-                tracing::warn!(%error, "cannot poll");
-                break;
-            }
-            Err(error) => return Err(error),
-        }
+        let asked = worker.env.monotonic();
+        let request = PollRequest { max: free, ..worker.request.clone() };
+        let answer = worker.queues[queue].poll(request).await;
+        let claimed = answer.as_ref().map_or(0, |polled| polled.deliveries.len());
+        free = free.saturating_sub(claimed);
+        hauls.push(Haul { queue, asked, answer });
     }
-    Ok(hauls)
-}
-
-/// Claims tasks. A store that fails for a while is waited for; a queue that cannot be used is not.
-async fn poll(worker: &Worker, queue: usize, free: usize) -> Result<Polled> {
-    let Worker { queues, request, env, troubles, .. } = worker;
-    match queues[queue].poll(PollRequest { max: free, ..request.clone() }).await {
-        Ok(polled) => {
-            troubles.store(0, Ordering::Relaxed);
-            worker.polled.store(true, Ordering::Relaxed);
-            Ok(polled)
-        }
-        Err(error) => match error.kind() {
-            kind @ (ErrorKind::Unavailable | ErrorKind::Full | ErrorKind::Denied) => {
-                let before = troubles.fetch_add(1, Ordering::Relaxed);
-                let lasting = match kind {
-                    ErrorKind::Full => worker.until != Until::Stopped,
-                    ErrorKind::Denied => true,
-                    _ => false,
-                };
-                // What was never allowed will not be; what was, is refused now and then for a moment.
-                let never = kind == ErrorKind::Denied && !worker.polled.load(Ordering::Relaxed);
-                if never || (lasting && before + 1 >= LASTING_TRIES) {
-                    return Err(error);
-                }
-                let pause =
-                    TROUBLE_PAUSE.0.saturating_mul(1 << before.min(16)).min(TROUBLE_PAUSE.1);
-                let pause = pause.mul_f64(0.5 + env.fraction());
-                tracing::warn!(%error, "cannot poll now; trying again in {:.0} s", pause.as_secs_f64());
-                tokio::select! {
-                    () = env.clock().sleep(pause) => {}
-                    () = worker.stopper.stopping() => {}
-                }
-                // Nothing is known of what is there: whoever waits for the end must go on.
-                let idle = Idle { more: true, ..Idle::default() };
-                Ok(Polled { idle, ..Polled::default() })
-            }
-            _ => Err(error),
-        },
-    }
+    hauls
 }
 
 /// Tells the queues what became of tasks.
-async fn tell_all(worker: &Worker, heart: Arc<Heart>, unsettled: Vec<Finished>) -> Came {
-    // Not renewed while it is being settled; if that fails it must be, as if nothing had happened.
-    let keep = |done: &Finished| (done.receipt.clone(), heart.forget(&done.receipt));
-    let mut kept: HashMap<_, _> = unsettled.iter().map(keep).collect();
-    let told = unsettled.len();
+async fn tell_all(
+    worker: &Worker,
+    heart: Arc<Heart>,
+    unsettled: Vec<Finished>,
+    last: bool,
+) -> Came {
+    let count = unsettled.len();
     let mut of_queue: Vec<Vec<_>> = worker.queues.iter().map(|_| Vec::new()).collect();
     for done in unsettled {
+        heart.handled(&done.receipt);
         of_queue[done.queue].push(done);
     }
-    let mut refused = Vec::new();
-    for (queue, finished) in worker.queues.iter().zip(of_queue) {
-        for finished in settle::settle(queue, finished, &heart, &*worker.observer).await {
-            let kept = kept.remove(&finished.receipt).flatten();
-            refused.push((finished, kept));
-        }
+    let mut told = Told::default();
+    for (index, finished) in of_queue.into_iter().enumerate() {
+        told.add(settle::settle(worker, index, finished, &heart, last).await);
     }
-    Came::Settled { told, refused }
+    Came::Settled { count, told }
 }
 
 fn verdict_of(error: tokio::task::JoinError) -> Verdict {

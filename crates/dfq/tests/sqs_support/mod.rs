@@ -104,7 +104,9 @@ impl Place {
 
     /// The same server by its bare client, for what dfq itself would never do.
     pub(crate) async fn bare(&self) -> (aws_sdk_sqs::Client, String) {
+        let http = aws_smithy_http_client::Builder::new().build_http();
         let shared = aws_config::defaults(aws_config::BehaviorVersion::latest())
+            .http_client(http)
             .region("us-east-1")
             .endpoint_url(&self.endpoint)
             .credentials_provider(aws_credential_types::Credentials::new(

@@ -30,6 +30,13 @@ impl Place {
         Self { dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), clock }
     }
 
+    /// On a filesystem in memory, which keeps any time; where there is none, in an ordinary folder.
+    pub(crate) fn in_memory() -> Self {
+        let place = Self::new();
+        let dir = tempfile::tempdir_in("/dev/shm");
+        Self { dir: dir.unwrap_or(place.dir), clock: place.clock }
+    }
+
     /// Another folder, on the same clock.
     pub(crate) fn another(&self) -> Self {
         Self::on(self.clock.clone())

@@ -105,8 +105,8 @@ impl Halt {
         Verdict::Retry { error: why, delay: None }
     }
 
-    /// The command was run, whatever came of it.
-    pub(super) fn could_run(&self) {
+    /// The command was run, whatever came of it, or it was the task that kept it from that.
+    pub(super) fn not_the_machine(&self) {
         self.not_run.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
@@ -154,5 +154,26 @@ mod tests {
         {
             assert!(wrong.parse::<Limit>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn ten_different_tasks_in_a_row_mean_the_machine() {
+        let not_run = |halt: &Halt, numbers: std::ops::Range<u32>| {
+            for number in numbers {
+                halt.could_not_run(&number.to_string(), String::new());
+            }
+            halt.reason().is_some()
+        };
+        let halt = Halt::new(None);
+        assert!(!not_run(&halt, 0..9) && not_run(&halt, 9..10));
+        let again = Halt::new(None);
+        assert!(!(0..9).any(|_| not_run(&again, 0..9)), "the same ones");
+        let broken = Halt::new(None);
+        assert!(!not_run(&broken, 0..9));
+        broken.not_the_machine();
+        assert!(!not_run(&broken, 9..18), "not in a row");
+        let works = Halt::new(None);
+        works.ended(&Verdict::Ack);
+        assert!(!not_run(&works, 0..100));
     }
 }

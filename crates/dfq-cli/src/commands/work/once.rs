@@ -2,7 +2,6 @@
 
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dfq::ErrorKind;
@@ -41,8 +40,6 @@ const SHORTAGE: Duration = Duration::from_secs(1);
 pub(super) struct Once {
     shop: Arc<Shop>,
     template: Template,
-    /// The arguments could be made for some task, so it is not the command that is wrong.
-    fits: AtomicBool,
 }
 
 /// What became of a process.
@@ -55,7 +52,7 @@ enum Ended {
 
 impl Once {
     pub(super) fn new(shop: Arc<Shop>, template: Template) -> Self {
-        Self { shop, template, fits: AtomicBool::new(false) }
+        Self { shop, template }
     }
 
     pub(super) async fn handle(&self, job: Job) -> Verdict {
@@ -102,7 +99,7 @@ impl Once {
     fn not_started(&self, job: &Job, error: &std::io::Error) -> Verdict {
         let program = &self.template.program;
         if error.raw_os_error() == Some(rustix::io::Errno::TOOBIG.raw_os_error()) {
-            self.shop.halt.could_run();
+            self.shop.halt.not_the_machine();
             let reason =
                 "its values are too long to be arguments; let the command read them from stdin";
             return Verdict::Retry { error: reason.to_owned(), delay: None };
@@ -115,16 +112,14 @@ impl Once {
         let delivery = &job.delivery;
         let args = match self.template.fill(delivery.payload.as_json()) {
             Ok(args) => args,
-            // If no task had that member so far, it may be the command that is wrong.
-            Err(error)
-                if error.kind() == ErrorKind::NotFound && !self.fits.load(Ordering::Relaxed) =>
-            {
-                let task = delivery.id().as_str();
-                return Err(self.shop.halt.could_not_run(task, error.to_string()));
+            // As if the command had ended with 1. However many tasks lack it, that is no reason to stop: the
+            // next one may have it.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.shop.halt.not_the_machine();
+                return Err(Verdict::Retry { error: error.to_string(), delay: None });
             }
             Err(error) => return Err(Verdict::Fail { reason: error.to_string() }),
         };
-        self.fits.store(true, Ordering::Relaxed);
         if delivery.id().as_str().contains('\0') {
             let reason = "its id has a NUL character, which DFQ_TASK_ID cannot hold".to_owned();
             return Err(Verdict::Fail { reason });
@@ -219,7 +214,7 @@ impl Once {
             let why = with_reason(format!("'{program}' says that a command cannot be run ({how})"));
             return self.shop.halt.could_not_run(job.delivery.id().as_str(), why);
         }
-        self.shop.halt.could_run();
+        self.shop.halt.not_the_machine();
         match status.code() {
             Some(0) => Verdict::Ack,
             Some(HOPELESS) => Verdict::Fail { reason: with_reason(describe(status)) },
@@ -257,7 +252,7 @@ pub(super) async fn was_stopped_with_us(shop: &Shop, status: ExitStatus) -> bool
 
 /// What becomes of a task whose command was stopped.
 pub(super) fn stopped() -> Verdict {
-    Verdict::Release { reason: Some("its worker stopped".to_owned()), delay: None }
+    Verdict::Release { reason: Some(dfq::worker::STOPPED.to_owned()), delay: None }
 }
 
 /// The machine is short of something; it is not the command that is wrong.

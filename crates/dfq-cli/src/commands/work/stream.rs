@@ -125,7 +125,7 @@ impl Slots {
             Turn::Verdict(verdict) => {
                 slot.proven = true;
                 *lock(&self.stillborn) = 0;
-                self.shop.halt.could_run();
+                self.shop.halt.not_the_machine();
                 lock(&self.idle).push(slot);
                 match verdict {
                     Verdict::Release { reason, delay } => {

@@ -127,6 +127,15 @@ fn earlier_attempts_are_counted_by_how_they_ended() {
     assert_eq!(tally(&unlocked), Earlier::default());
 }
 
+/// Workers that are restarted often must not use up how often a task may be given back.
+#[test]
+fn the_end_of_a_worker_is_no_giving_back() {
+    let mut stopped = seen(1, Some(LeaseState::Released), 0, 100);
+    stopped.lease.as_mut().unwrap().error = Some(crate::worker::STOPPED.to_owned());
+    let history = [stopped, seen(2, Some(LeaseState::Released), 0, 100)];
+    assert_eq!(tally(&history), Earlier { released: 1, ..Earlier::default() });
+}
+
 #[test]
 fn a_claim_in_order_to_move_a_task_is_no_attempt_however_it_ends() {
     let mut moving = seen(2, None, 0, 100);

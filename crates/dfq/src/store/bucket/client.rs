@@ -14,6 +14,7 @@ use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 
+use super::credentials::NotGiven;
 use super::http::Refused;
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
@@ -285,7 +286,11 @@ impl Client {
     fn explain(&self, what: &str, path: &str, error: &object_store::Error) -> Refusal {
         let place = format!("cannot {what} '{path}' in {}", self.address);
         let kind = |kind, why: String| Refusal::Final(Error::new(kind, format!("{place}: {why}")));
-        let Some(refused) = refusal(error) else {
+        // It is not the store that fails, and not for good.
+        if let Some(not_given) = cause::<NotGiven>(error) {
+            return kind(ErrorKind::Unavailable, not_given.to_string());
+        }
+        let Some(refused) = cause::<Refused>(error) else {
             return match error {
                 object_store::Error::PermissionDenied { .. }
                 | object_store::Error::Unauthenticated { .. } => {
@@ -312,6 +317,9 @@ impl Client {
                 }
             };
         };
+        if let Some(not_given) = &refused.not_given {
+            return kind(ErrorKind::Unavailable, format!("{refused}; {not_given}"));
+        }
         match (refused.status.as_u16(), refused.code.as_str()) {
             _ if refused.renewed => {
                 Refusal::Passing(Error::new(ErrorKind::Unavailable, format!("{place}: {refused}")))
@@ -373,11 +381,12 @@ fn permission(what: &str) -> &'static str {
     }
 }
 
-fn refusal(error: &object_store::Error) -> Option<&Refused> {
+/// The error of this type among the causes of another.
+fn cause<E: std::error::Error + 'static>(error: &object_store::Error) -> Option<&E> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(here) = cause {
-        if let Some(refused) = here.downcast_ref::<Refused>() {
-            return Some(refused);
+        if let Some(found) = here.downcast_ref::<E>() {
+            return Some(found);
         }
         cause = here.source();
     }

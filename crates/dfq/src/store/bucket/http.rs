@@ -1,5 +1,5 @@
-//! Below the client: every request that leaves is counted here, whatever becomes of it, and every
-//! refusal keeps what the server said.
+//! Below the client: every request that leaves is counted here, whatever becomes of it, every refusal keeps
+//! what the server said, and no request waits for ever.
 //!
 //! `object_store` takes a 409 for "it exists", which it does not mean (somebody else was at the key;
 //! whether ours was done is not known), and folds server errors into text. So a refusal becomes an
@@ -7,7 +7,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::Future;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use http::{Method, StatusCode};
@@ -18,10 +20,23 @@ use object_store::client::{
     HttpResponseBody, HttpService, ReqwestConnector,
 };
 
-use super::credentials::Renewing;
+use super::credentials::{NotGiven, Renewing};
 use super::listing;
-use crate::clock::lock;
+use crate::clock::{Env, lock};
+use crate::layout;
 use crate::meter::{Meter, RequestKind};
+
+/// How long an answer may take, and how slow a line may be, in bytes a second: what is large takes its time.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+const SLOWEST_LINE: u64 = 64 * 1024;
+
+/// What a body is taken for that does not say how long it is.
+const UNSAID_LENGTH: u64 = 1024 * 1024;
+
+/// How long it may take to send or to receive so much.
+fn allowed(bytes: u64) -> Duration {
+    ANSWERED_WITHIN + Duration::from_secs(bytes / SLOWEST_LINE)
+}
 
 /// The kind of a request, from its first line.
 fn kind_of(method: &Method, query: Option<&str>) -> RequestKind {
@@ -52,6 +67,8 @@ pub(super) struct Refused {
     pub(super) region: Option<String>,
     /// The credentials were at fault, and there are others now.
     pub(super) renewed: bool,
+    /// The credentials were at fault, and asking for others failed.
+    pub(super) not_given: Option<NotGiven>,
 }
 
 impl Refused {
@@ -82,22 +99,24 @@ impl std::error::Error for Refused {}
 /// Makes clients whose requests are counted.
 #[derive(Debug)]
 pub(super) struct Connector {
+    env: Env,
     meter: Meter,
     credentials: Option<Arc<Renewing>>,
 }
 
 impl Connector {
     /// Refused credentials are asked for again there, if there is such a place.
-    pub(super) fn new(meter: &Meter, credentials: Option<Arc<Renewing>>) -> Self {
-        Self { meter: meter.clone(), credentials }
+    pub(super) fn new(env: &Env, meter: &Meter, credentials: Option<Arc<Renewing>>) -> Self {
+        Self { env: env.clone(), meter: meter.clone(), credentials }
     }
 }
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let clients = Clients { options: options.clone(), by_runtime: Mutex::default() };
-        let (meter, credentials) = (self.meter.clone(), self.credentials.clone());
-        Ok(HttpClient::new(Counted { clients, meter, credentials }))
+        let (env, meter) = (self.env.clone(), self.meter.clone());
+        let credentials = self.credentials.clone();
+        Ok(HttpClient::new(Counted { clients, env, meter, credentials }))
     }
 }
 
@@ -122,6 +141,7 @@ impl Clients {
         if clients.len() >= MAX_RUNTIMES {
             clients.clear(); // of those that are long gone, most of all
         }
+        crate::tls::provide();
         let client = ReqwestConnector::default().connect(&self.options)?;
         clients.insert(runtime, client.clone());
         Ok(client)
@@ -131,8 +151,27 @@ impl Clients {
 #[derive(Debug)]
 struct Counted {
     clients: Clients,
+    env: Env,
     meter: Meter,
     credentials: Option<Arc<Renewing>>,
+}
+
+impl Counted {
+    /// Waits for a part of an exchange, but not for ever.
+    async fn within<R>(
+        &self,
+        limit: Duration,
+        part: impl Future<Output = Result<R, HttpError>>,
+    ) -> Result<R, HttpError> {
+        tokio::select! {
+            biased;
+            answer = part => answer,
+            () = self.env.clock().sleep(limit) => {
+                let silence = format!("silence for {} s", limit.as_secs());
+                Err(HttpError::new(HttpErrorKind::Timeout, std::io::Error::other(silence)))
+            }
+        }
+    }
 }
 
 #[async_trait]
@@ -140,10 +179,11 @@ impl HttpService for Counted {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let kind = kind_of(request.method(), request.uri().query());
         self.meter.sent(kind);
-        let (key, bulk) = (key_of(&request), *request.method() == Method::POST);
+        let key = key_of(&request);
         let client = self.clients.here();
         let client = client.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
-        let answer = match client.execute(request).await {
+        let limit = allowed(request.body().content_length() as u64);
+        let answer = match self.within(limit, client.execute(request)).await {
             Ok(answer) => answer,
             Err(error) => {
                 self.meter.failed(kind);
@@ -152,12 +192,14 @@ impl HttpService for Counted {
         };
         let status = answer.status();
         let success = status.is_success() || status == StatusCode::NOT_MODIFIED;
-        let read_whole = kind == RequestKind::List || (bulk && kind == RequestKind::Delete);
-        if success && !read_whole {
-            return Ok(answer);
+        let length = answer.headers().get(http::header::CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        if success && length.is_some_and(|length| length > layout::LONGEST_READ) {
+            return Ok(answer); // nobody reads so much
         }
         let (parts, body) = answer.into_parts();
-        let body = match body.collect().await {
+        let limit = allowed(length.unwrap_or(UNSAID_LENGTH));
+        let body = match self.within(limit, body.collect()).await {
             Ok(body) => body.to_bytes(),
             Err(error) => {
                 self.meter.failed(kind);
@@ -168,7 +210,11 @@ impl HttpService for Counted {
             let body = HttpResponseBody::from(listing::without_foreign_keys(body));
             return Ok(HttpResponse::from_parts(parts, body));
         }
-        let code = code_in(&String::from_utf8_lossy(&body));
+        let answers_for_each = kind == RequestKind::Delete;
+        let code = match success && !answers_for_each {
+            true => String::new(),
+            false => code_in(&String::from_utf8_lossy(&body)),
+        };
         if success && code.is_empty() {
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)));
         }
@@ -194,11 +240,14 @@ impl HttpService for Counted {
         self.meter.failed(kind);
         let region = parts.headers.get("x-amz-bucket-region");
         let region = region.and_then(|region| region.to_str().ok()).map(str::to_owned);
-        let mut refused = Refused { status, code, region, renewed: false };
+        let mut refused = Refused { status, code, region, renewed: false, not_given: None };
         if let Some(credentials) =
             self.credentials.as_ref().filter(|_| refused.blames_credentials())
         {
-            refused.renewed = credentials.renew(&key).await;
+            match credentials.renew(&key).await {
+                Ok(renewed) => refused.renewed = renewed,
+                Err(error) => refused.not_given = Some(error),
+            }
         }
         Err(HttpError::new(HttpErrorKind::Unknown, refused))
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_config::environment::EnvironmentVariableRegionProvider;
+use aws_config::imds::region::ImdsRegionProvider;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
 use aws_config::{Region, SdkConfig};
@@ -56,8 +57,8 @@ impl fmt::Debug for S3Options {
     }
 }
 
-/// How long one request may take before it counts as lost.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a request may take is decided by its size, in `http`; this is only above all that.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3600);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// We try again ourselves: see `client`.
@@ -72,8 +73,8 @@ impl Bucket {
         let (env, meter) = (options.env.clone(), options.meter.clone());
         let store = match cloud {
             Cloud::S3 => return Self::s3(bucket, prefix, options.s3.clone(), env, meter).await,
-            Cloud::Google => google(bucket, &meter),
-            Cloud::Azure => azure(bucket, &meter),
+            Cloud::Google => google(bucket, &env, &meter),
+            Cloud::Azure => azure(bucket, &env, &meter),
         };
         let store = store.map_err(|error| Error::invalid(format!("{address}: {error}")))?;
         let mut opened = Self::new(store, env, prefix, address.to_string(), None, meter);
@@ -89,7 +90,8 @@ impl Bucket {
         env: Env,
         meter: Meter,
     ) -> Result<Self> {
-        let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest());
+        let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
+            .http_client(crate::tls::aws_http_client());
         if let Some(profile) = &options.profile {
             loader = loader.profile_name(profile);
         }
@@ -144,11 +146,11 @@ impl Bucket {
             }
             (None, None) => return Err(no_credentials(&place, &"none are configured")),
         };
-        builder = builder.with_http_connector(Connector::new(&meter, credentials));
+        builder = builder.with_http_connector(Connector::new(&env, &meter, credentials));
         let wrong = |error| Error::invalid(format!("{place}: {error}"));
         let store = builder.build().map_err(wrong)?;
         let address = format!("s3://{bucket}/{prefix}").trim_end_matches('/').to_owned();
-        let http = Connector::new(&meter, None).connect(&client).map_err(wrong)?;
+        let http = Connector::new(&env, &meter, None).connect(&client).map_err(wrong)?;
         let server = endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
         let base = match server.trim_end_matches('/').split_once("://") {
             Some((scheme, host)) if !path_style => format!("{scheme}://{bucket}.{host}"),
@@ -163,19 +165,24 @@ impl Bucket {
 /// As told, then as for every AWS tool; but a server of one's own is in no machine's region, and to ask
 /// the machine can take seconds where there is nobody to answer.
 fn region_chain(options: &S3Options) -> RegionProviderChain {
-    let told = RegionProviderChain::first_try(options.region.clone().map(Region::new));
-    let elsewhere = options.endpoint.is_some()
-        || ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]
-            .iter()
-            .any(|name| std::env::var_os(name).is_some_and(|url| !url.is_empty()));
-    if !elsewhere {
-        return told.or_default_provider();
-    }
     let mut profile = ProfileFileRegionProvider::builder();
     if let Some(name) = &options.profile {
         profile = profile.profile_name(name);
     }
-    told.or_else(EnvironmentVariableRegionProvider::new()).or_else(profile.build())
+    let told = RegionProviderChain::first_try(options.region.clone().map(Region::new))
+        .or_else(EnvironmentVariableRegionProvider::new())
+        .or_else(profile.build());
+    let elsewhere = options.endpoint.is_some()
+        || ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]
+            .iter()
+            .any(|name| std::env::var_os(name).is_some_and(|url| !url.is_empty()));
+    match elsewhere {
+        true => told,
+        false => {
+            let machine = ImdsRegionProvider::builder().configure(&crate::tls::aws_providers());
+            told.or_else(machine.build())
+        }
+    }
 }
 
 /// `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, or what the profile says of either.
@@ -202,27 +209,27 @@ fn no_credentials(place: &str, error: &dyn fmt::Display) -> Error {
     )
 }
 
-fn google(bucket: &str, meter: &Meter) -> object_store::Result<Box<dyn Objects>> {
+fn google(bucket: &str, env: &Env, meter: &Meter) -> object_store::Result<Box<dyn Objects>> {
     let client = |key| GoogleConfigKey::Client(key);
     let builder = GoogleCloudStorageBuilder::from_env()
         .with_bucket_name(bucket)
         .with_config(client(ClientConfigKey::Timeout), seconds(REQUEST_TIMEOUT))
         .with_config(client(ClientConfigKey::ConnectTimeout), seconds(CONNECT_TIMEOUT))
         .with_retry(no_retries())
-        .with_http_connector(Connector::new(meter, None));
+        .with_http_connector(Connector::new(env, meter, None));
     let url = builder.get_config_value(&GoogleConfigKey::BaseUrl).unwrap_or_default();
     let http = url.starts_with("http://").to_string();
     Ok(Box::new(builder.with_config(client(ClientConfigKey::AllowHttp), http).build()?))
 }
 
-fn azure(container: &str, meter: &Meter) -> object_store::Result<Box<dyn Objects>> {
+fn azure(container: &str, env: &Env, meter: &Meter) -> object_store::Result<Box<dyn Objects>> {
     let client = |key| AzureConfigKey::Client(key);
     let mut builder = MicrosoftAzureBuilder::from_env()
         .with_container_name(container)
         .with_config(client(ClientConfigKey::Timeout), seconds(REQUEST_TIMEOUT))
         .with_config(client(ClientConfigKey::ConnectTimeout), seconds(CONNECT_TIMEOUT))
         .with_retry(no_retries())
-        .with_http_connector(Connector::new(meter, None));
+        .with_http_connector(Connector::new(env, meter, None));
     let url = builder.get_config_value(&AzureConfigKey::Endpoint).unwrap_or_default();
     if url.starts_with("http://") {
         builder = builder.with_config(client(ClientConfigKey::AllowHttp), "true");

@@ -6,6 +6,7 @@
 //! chosen call, so that every order of two verbs can be tried. Modification times can be those of a
 //! clock that a test puts forward.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
@@ -44,6 +45,12 @@ type Others = Box<dyn FnOnce() + Send>;
 /// Calls that answer otherwise when they are repeated. A new file is made once, by whatever client.
 const REPEATED: [&str; 5] = ["link", "rename", "unlink", "mkdir", "rmdir"];
 
+/// Calls that need room on the disk. A rename does as a rule not: there is a gap for the name.
+const NEED_ROOM: [&str; 4] = ["mkdir", "create", "write", "link"];
+
+/// But not this one: the file is empty, and no folder has its name.
+const NEEDS_NO_ROOM: &str = "create unnamed";
+
 /// What a dead process's calls answer.
 pub const DEAD: Errno = Errno::OWNERDEAD;
 
@@ -55,6 +62,13 @@ struct State {
     dead: bool,
     /// Changes below this folder fail with this errno.
     refused: Option<(String, Errno)>,
+    /// The disk is full.
+    full: bool,
+    /// How many names were listed since the last other call, and the most there ever were.
+    in_a_row: usize,
+    most_in_a_row: usize,
+    /// Files and folders that cannot be read, by their inodes.
+    spoilt: HashMap<u64, Errno>,
     others: Option<(Moment, Others)>,
 }
 
@@ -120,9 +134,29 @@ impl<S> FaultSys<S> {
         lock(&self.state).all_calls
     }
 
-    /// Makes every change that names something in `folder` fail, until told otherwise.
+    /// Makes every change that names something in `folder` fail, until told otherwise. One folder at a time: the
+    /// last that was named.
     pub fn refuse(&self, folder: &str, errno: Option<Errno>) {
         lock(&self.state).refused = errno.map(|errno| (folder.to_owned(), errno));
+    }
+
+    /// From now on the disk is full, or not any more: whatever needs room fails.
+    pub fn fill(&self, full: bool) {
+        lock(&self.state).full = full;
+    }
+
+    /// The most names that were listed in a row, with no other call in between.
+    pub fn most_listed_in_a_row(&self) -> usize {
+        lock(&self.state).most_in_a_row
+    }
+
+    /// Makes every read of the file, or listing of the folder, with this inode fail, until told otherwise.
+    pub fn spoil(&self, inode: u64, errno: Option<Errno>) {
+        let spoilt = &mut lock(&self.state).spoilt;
+        match errno {
+            Some(errno) => _ = spoilt.insert(inode, errno),
+            None => _ = spoilt.remove(&inode),
+        }
     }
 
     /// Runs `others` just before the changing call with this number, counted from now.
@@ -158,6 +192,7 @@ impl<S> FaultSys<S> {
     fn alive(&self) -> SysResult<()> {
         let mut state = lock(&self.state);
         state.all_calls += 1;
+        state.in_a_row = 0;
         if state.dead { Err(DEAD) } else { Ok(()) }
     }
 
@@ -177,9 +212,12 @@ impl<S> FaultSys<S> {
         let what = what();
         let repeats = REPEATED.iter().any(|verb| what.starts_with(verb));
         let refused = state.refused.as_ref().filter(|(folder, _)| what.contains(folder.as_str()));
-        let refused = refused.map(|(_, errno)| *errno);
+        let needs_room = NEED_ROOM.iter().any(|verb| what.starts_with(verb));
+        let no_room = state.full && needs_room && !what.starts_with(NEEDS_NO_ROOM);
+        let refused = refused.map(|(_, errno)| *errno).or(no_room.then_some(Errno::NOSPC));
         state.calls.push(what);
         state.all_calls += 1;
+        state.in_a_row = 0;
         if let Some(errno) = refused {
             return Err(errno);
         }
@@ -205,6 +243,7 @@ impl<S> FaultSys<S> {
             }
             _ => {
                 drop(state);
+                let _still = self.clock.as_ref().map(SkippingClock::stands_still);
                 call()
             }
         }
@@ -234,6 +273,22 @@ impl<S: Sys> Sys for FaultSys<S> {
         self.alive()?;
         let read = self.inner.read(at, path, limit);
         self.let_in(&Moment::Read(path.to_owned()));
+        let (bytes, meta) = read?;
+        match lock(&self.state).spoilt.get(&meta.inode) {
+            Some(errno) => Err(*errno),
+            None => Ok((bytes, self.as_the_clock_says(meta))),
+        }
+    }
+
+    fn read_part(
+        &self,
+        at: &S::Dir,
+        path: &str,
+        from: u64,
+        length: usize,
+    ) -> SysResult<(Vec<u8>, Meta)> {
+        self.alive()?;
+        let read = self.inner.read_part(at, path, from, length);
         read.map(|(bytes, meta)| (bytes, self.as_the_clock_says(meta)))
     }
 
@@ -254,10 +309,20 @@ impl<S: Sys> Sys for FaultSys<S> {
 
     fn list(&self, at: &S::Dir, path: &str) -> SysResult<S::Listing> {
         self.alive()?;
+        let spoilt = lock(&self.state).spoilt.clone();
+        if !spoilt.is_empty()
+            && let Some(errno) = spoilt.get(&self.inner.stat(at, path)?.inode)
+        {
+            return Err(*errno);
+        }
         self.inner.list(at, path)
     }
 
     fn next(&self, listing: &mut S::Listing) -> Option<SysResult<DirEntry>> {
+        let mut state = lock(&self.state);
+        state.in_a_row += 1;
+        state.most_in_a_row = state.most_in_a_row.max(state.in_a_row);
+        drop(state);
         self.inner.next(listing)
     }
 

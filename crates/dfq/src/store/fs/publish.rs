@@ -11,7 +11,7 @@ use crate::layout;
 use crate::store::Created;
 
 /// The folder that a path's last name is in.
-fn parent(path: &str) -> &str {
+pub(super) fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or(".", |(parent, _)| parent)
 }
 

@@ -56,6 +56,14 @@ pub trait Sys: Send + Sync + Debug + 'static {
     fn hold_dir(&self, at: &Self::Dir, path: &str) -> SysResult<Self::Dir>;
     /// Reads a whole file; `FBIG` if it has more than `limit` bytes.
     fn read(&self, at: &Self::Dir, path: &str, limit: u64) -> SysResult<(Vec<u8>, Meta)>;
+    /// Reads a part of a file, and describes it.
+    fn read_part(
+        &self,
+        at: &Self::Dir,
+        path: &str,
+        from: u64,
+        length: usize,
+    ) -> SysResult<(Vec<u8>, Meta)>;
     /// Describes a path.
     fn stat(&self, at: &Self::Dir, path: &str) -> SysResult<Meta>;
     /// Describes an open file.
@@ -150,6 +158,18 @@ fn again<T>(mut call: impl FnMut() -> SysResult<T>) -> SysResult<T> {
     }
 }
 
+/// Opens a file to be read, if it is one.
+fn open_file(at: &OwnedFd, path: &str) -> SysResult<(OwnedFd, Meta)> {
+    // Non-blocking: a FIFO that somebody put there must not hang the worker.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | FILE_FLAGS;
+    let file = again(|| fs::openat(at, path, flags, Mode::empty()))?;
+    let meta = meta_of(&fs::fstat(&file)?);
+    match meta.kind {
+        EntryKind::File => Ok((file, meta)),
+        _ => Err(Errno::ISDIR),
+    }
+}
+
 impl Sys for RealSys {
     type Dir = OwnedFd;
     type File = OwnedFd;
@@ -170,13 +190,7 @@ impl Sys for RealSys {
     }
 
     fn read(&self, at: &OwnedFd, path: &str, limit: u64) -> SysResult<(Vec<u8>, Meta)> {
-        // Non-blocking: a FIFO that somebody put there must not hang the worker.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | FILE_FLAGS;
-        let file = again(|| fs::openat(at, path, flags, Mode::empty()))?;
-        let meta = meta_of(&fs::fstat(&file)?);
-        if meta.kind != EntryKind::File {
-            return Err(Errno::ISDIR);
-        }
+        let (file, meta) = open_file(at, path)?;
         if meta.size > limit {
             return Err(Errno::FBIG);
         }
@@ -199,6 +213,26 @@ impl Sys for RealSys {
                 Err(errno) => return Err(errno),
             }
         }
+    }
+
+    fn read_part(
+        &self,
+        at: &OwnedFd,
+        path: &str,
+        from: u64,
+        length: usize,
+    ) -> SysResult<(Vec<u8>, Meta)> {
+        let (file, meta) = open_file(at, path)?;
+        let mut bytes = vec![0; length];
+        let mut read = 0;
+        while read < length {
+            match again(|| io::pread(&file, &mut bytes[read..], from + read as u64))? {
+                0 => break,
+                more => read += more,
+            }
+        }
+        bytes.truncate(read);
+        Ok((bytes, meta))
     }
 
     fn stat(&self, at: &OwnedFd, path: &str) -> SysResult<Meta> {

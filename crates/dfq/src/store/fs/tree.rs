@@ -1,5 +1,6 @@
 //! The [`Tree`] verbs on a directory.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,12 +9,13 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use rustix::io::Errno;
 
+use super::publish::parent;
 use super::{Cursor, Draft, Filesystem, Inner, Means, Slot, Sys};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::model::Generation;
 use crate::store::{
-    Created, Entry, EntryKind, Look, NO_FOLDER, Page, Probe, Properties, Stored, Tree,
+    Created, Entry, EntryKind, Look, NO_FOLDER, Page, Part, Probe, Properties, Stored, Tree,
 };
 
 /// A folder that is empty now but takes this much was once full. On ext4 it would stay slow to list
@@ -161,9 +163,12 @@ impl<S: Sys> Inner<S> {
     fn now(&self) -> Result<Timestamp> {
         let now = match self.time_of_a_new_file() {
             Err(error) if error.kind() == ErrorKind::Full => {
-                let touched = self.sys.touch(&self.root, layout::SETTINGS);
-                let touched = touched.and_then(|()| self.sys.stat(&self.root, layout::SETTINGS));
-                touched.map_err(|_| error)?.modified
+                // A tree that another program has made may be without.
+                let touched = [layout::SETTINGS, "."].into_iter().find_map(|path| {
+                    let touched = self.sys.touch(&self.root, path);
+                    touched.and_then(|()| self.sys.stat(&self.root, path)).ok()
+                });
+                touched.ok_or(error)?.modified
             }
             answer => answer?,
         };
@@ -258,6 +263,26 @@ impl<S: Sys> Tree for Filesystem<S> {
 
     async fn read(&self, path: &str) -> Result<Option<Stored>> {
         self.inner.read(path)
+    }
+
+    async fn read_part(&self, path: &str, from: u64, length: usize) -> Result<Option<Part>> {
+        match self.inner.sys.read_part(&self.inner.root, path, from, length) {
+            Ok((bytes, meta)) => Ok(Some(Part { bytes, size: meta.size })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.inner.failed("read", path, errno)),
+        }
+    }
+
+    async fn secure(&self, paths: &[String], durable: bool) -> Result<()> {
+        let dirs: BTreeSet<&str> = paths.iter().map(|path| parent(path)).collect();
+        for dir in dirs.into_iter().filter(|_| durable) {
+            match self.inner.sync_names(dir) {
+                // Nothing was ever there, or it has gone on.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                synced => synced?,
+            }
+        }
+        Ok(())
     }
 
     async fn create(&self, path: &str, bytes: &[u8]) -> Result<Created> {
@@ -395,7 +420,16 @@ impl<S: Sys> Tree for Filesystem<S> {
     }
 
     async fn read_lease(&self, slot: &Slot<S>, attempt: u32) -> Result<Option<Stored>> {
-        self.inner.read_in(slot, &layout::lease_name(attempt))
+        let name = layout::lease_name(attempt);
+        let read = self.inner.read_in(slot, &name);
+        let Err(error) = read else { return read };
+        match self.inner.sys.stat(&slot.dir, &name) {
+            // Nothing that we wrote. It holds its number all the same, and is judged by its age.
+            Ok(meta) if meta.size > layout::read_limit(&name) => {
+                Ok(Some(Stored { bytes: Vec::new(), modified: meta.modified }))
+            }
+            _ => Err(error),
+        }
     }
 
     async fn look(

@@ -60,7 +60,7 @@ async fn one_poll_after_the_last_settle_is_enough() {
     assert_eq!(taken.deliveries.len(), 1);
     let before = shift.polled().await;
     shift.settling = 1;
-    shift.take(Came::Settled { told: 1, refused: Vec::new() }).unwrap();
+    shift.take(Came::Settled { count: 1, told: Told::default() }).unwrap();
     shift.take(before).unwrap();
     assert!(!shift.is_done());
     let after = shift.polled().await;
@@ -73,7 +73,7 @@ async fn one_poll_after_the_last_settle_is_enough() {
 async fn only_the_last_of_many_settles_is_followed_by_a_poll() {
     let worker = worker(Until::Drained).await.concurrency(3);
     let mut shift = shift(&worker);
-    let settled = || Came::Settled { told: 1, refused: Vec::new() };
+    let settled = || Came::Settled { count: 1, told: Told::default() };
     let taken = worker.queues[0].poll(PollRequest::new(1)).await.unwrap();
     assert_eq!(taken.deliveries.len(), 1);
     shift.settling = 3;

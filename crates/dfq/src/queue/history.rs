@@ -1,0 +1,87 @@
+//! The lease files of a task as they are found, and the verdict on them.
+//!
+//! `judge` decides; here is what it is told: what was read, what the store's clock shows, and for how long this
+//! process has watched the lease that counts.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::core::Core;
+use super::discover::Candidate;
+use super::judge::{self, Now, Seen, Verdict};
+use crate::clock::lock;
+use crate::error::Result;
+use crate::model::TaskKey;
+use crate::store::Tree;
+
+impl<T: Tree> Core<T> {
+    /// The leases of a task whose first exists already. Where looks cost, the first alone: somebody
+    /// has just created it.
+    pub(super) async fn history_after_collision(&self, slot: &T::Slot) -> Result<Vec<Seen>> {
+        if self.remote() { self.history_of(slot, &[1]).await } else { self.history(slot).await }
+    }
+
+    /// Every lease file of a task, ascending.
+    pub(super) async fn history(&self, slot: &T::Slot) -> Result<Vec<Seen>> {
+        self.history_of(slot, &self.tree.leases(slot).await?).await
+    }
+
+    /// The lease files of these attempts, ascending, as far as they are there.
+    pub(super) async fn history_of(&self, slot: &T::Slot, attempts: &[u32]) -> Result<Vec<Seen>> {
+        let read = |attempt: u32| async move {
+            let stored = self.tree.read_lease(slot, attempt).await?;
+            Ok(stored.map(|stored| Seen::new(attempt, &stored)))
+        };
+        let reading = attempts.iter().copied().map(read).collect();
+        let mut history: Vec<Seen> = self.in_width(reading).await?;
+        history.sort_unstable_by_key(|seen| seen.attempt);
+        Ok(history)
+    }
+
+    /// The verdict, and the monotonic time at which the store's clock was read for it.
+    pub(super) async fn judge(
+        &self,
+        candidate: &Candidate,
+        history: &[Seen],
+    ) -> Result<(Verdict, (Timestamp, Duration))> {
+        let (verdict, when) = self.judge_now(&candidate.key, history).await?;
+        match verdict {
+            // It goes on waiting where it is taken.
+            Verdict::Backoff(_) if candidate.moving => Ok((Verdict::Free, when)),
+            Verdict::Stale => {
+                // Before anything is taken over, the clock is read afresh: it may have jumped since.
+                self.sample_clock().await?;
+                self.judge_now(&candidate.key, history).await
+            }
+            verdict => Ok((verdict, when)),
+        }
+    }
+
+    async fn judge_now(
+        &self,
+        key: &TaskKey,
+        history: &[Seen],
+    ) -> Result<(Verdict, (Timestamp, Duration))> {
+        let store = self.now().await?;
+        let mono = self.env.monotonic();
+        let mut now = Now { store, steady: true, watched: Duration::ZERO };
+        if let Some(current) = judge::current(history) {
+            let length = current.length(self.settings.lease);
+            let length = Duration::try_from(length).unwrap_or(Duration::ZERO);
+            now.steady = lock(&self.clock).steady_for(length, mono);
+            now.watched = lock(&self.known).watched_for(key, current, mono);
+        }
+        Ok((judge::judge(history, now, self.settings.lease), (store, mono)))
+    }
+
+    /// A time on the store's clock, as a monotonic one.
+    pub(super) fn monotonic_at(
+        &self,
+        at: Timestamp,
+        (store, mono): (Timestamp, Duration),
+    ) -> Duration {
+        let wait = Duration::try_from(at.duration_since(store)).unwrap_or(Duration::ZERO);
+        mono.saturating_add(wait)
+    }
+}

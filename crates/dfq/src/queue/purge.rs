@@ -1,0 +1,428 @@
+//! Forgetting what finished long ago, and removing what killed processes have left.
+//!
+//! Invariant: a name that a purge frees is not used again while anybody may act on what it knew of it. On disk a
+//! floor sees to that (`floors`), in a bucket a condition and a delay (decision 19). What somebody may still be
+//! working on is not touched.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::claim::signed;
+use super::core::Core;
+use super::lives::{RELIED_ON, mark_of};
+use super::walk::Spot;
+use super::{OUTCOMES, Purge, Purged};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format;
+use crate::layout::{self, Shard};
+use crate::model::{Outcome, TaskKey};
+use crate::store::{Entry, EntryKind, NO_FOLDER, Stored, Tree};
+
+/// A record younger than this may still be needed by a worker that stalled, whatever its lease.
+const MIN_PURGE_AGE: Duration = Duration::from_secs(3600);
+
+/// Records forgotten together, by one file of floors.
+const TOGETHER: usize = 1024;
+
+/// What the name of a folder ends in that is being removed.
+const TRASH: &str = ".trash";
+
+/// Folders below this depth are not ours, and are left alone.
+const DEEPEST: usize = 6;
+
+/// Half-made files older than this have nobody who will finish them.
+const LEFTOVER_AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// A worker that has been silent for so long is of interest to nobody.
+const SILENT_WORKER_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How old a record must be to be purged.
+#[derive(Clone, Copy)]
+struct Age {
+    /// The task ended before this.
+    ended: Timestamp,
+    /// And the record was not written since, for the first time or anew.
+    written: Timestamp,
+}
+
+impl Age {
+    fn is_reached(self, stored: &Stored, outcome: Outcome, key: &TaskKey) -> bool {
+        let record = format::decode_record(&stored.bytes, outcome, key).ok();
+        // What a purge that was cut short has left does not count as young.
+        let forgotten = record.as_ref().is_some_and(|record| record.forgotten);
+        let ended = record.and_then(|record| record.finished_at).unwrap_or(stored.modified);
+        stored.modified < self.written && (forgotten || ended.min(stored.modified) <= self.ended)
+    }
+}
+
+impl<T: Tree> Core<T> {
+    pub(super) async fn purge(&self, purge: Purge) -> Result<Purged> {
+        let least = MIN_PURGE_AGE.max(self.settings.lease.saturating_mul(10));
+        if purge.older_than < least {
+            return Err(Error::invalid(format!(
+                "records are kept for at least {} min in this queue: a worker that stalled must \
+                 still find out that its task is done",
+                least.as_secs().div_ceil(60)
+            )));
+        }
+        let now = self.now().await?;
+        let ago = |age| now.saturating_sub(signed(age)).unwrap_or(Timestamp::MIN);
+        let age = Age { ended: ago(purge.older_than), written: ago(RELIED_ON) };
+        let records = match self.remote() {
+            true => self.purge_bucket(purge, age).await?,
+            false => self.purge_folders(purge, age, now).await?,
+        };
+        Ok(Purged { records, leftovers: self.purge_leftovers(now, purge.dry_run).await? })
+    }
+
+    async fn purge_folders(&self, purge: Purge, age: Age, now: Timestamp) -> Result<u64> {
+        let mut removed = 0;
+        for shard in layout::shards(self.layout()) {
+            let place = layout::outcome_dir(purge.outcome);
+            let dir = layout::shard_dir(self.layout(), place, shard);
+            let mut cursor = None;
+            loop {
+                let page = self.tree.list(&dir, cursor, TOGETHER).await?;
+                let files = page.entries.iter().filter(|entry| entry.kind == EntryKind::File);
+                let key =
+                    |entry: &Entry| layout::parse_record_name(self.layout(), shard, &entry.name);
+                let old = self.old_records(files.filter_map(key), purge.outcome, age).await?;
+                if purge.dry_run {
+                    removed += self.count_lives(&old, purge.outcome, age).await?;
+                } else if !old.is_empty() {
+                    removed += self.forget_lives(shard, &old, age, now).await?;
+                    match self.merge_floors(shard, now).await {
+                        // Another time.
+                        Err(error) if error.kind() == ErrorKind::Full => {}
+                        merged => merged?,
+                    }
+                }
+                cursor = page.next;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Which of these records are old enough, each with the fencing token that came before its life.
+    async fn old_records(
+        &self,
+        keys: impl Iterator<Item = TaskKey>,
+        outcome: Outcome,
+        age: Age,
+    ) -> Result<Vec<(TaskKey, u64)>> {
+        let mut old = Vec::new();
+        for key in keys {
+            let stored = self.old_record(outcome, &key).await?;
+            // If there are both records, it has completed.
+            if let Some(stored) = stored.filter(|stored| age.is_reached(stored, outcome, &key))
+                && self.outcome(&key).await? == Some(outcome)
+            {
+                let record = format::decode_record(&stored.bytes, outcome, &key);
+                let fence = record.map_or(0, |record| record.meta.journey.fence);
+                old.push((key, fence));
+            }
+        }
+        Ok(old)
+    }
+
+    /// A record that a purge looks at; one that cannot be read is left alone.
+    async fn old_record(&self, outcome: Outcome, key: &TaskKey) -> Result<Option<Stored>> {
+        match self.tree.read(&self.record_path(outcome, key)).await {
+            Err(error) if self.is_bad_itself(&error).await => {
+                tracing::warn!(%error, "record left alone");
+                Ok(None)
+            }
+            stored => stored,
+        }
+    }
+
+    /// Forgets lives that are over and all before them. On a full disk there may be no room to say so. Then one
+    /// goes before that is said, which makes room; but none that a later life has followed, whose number
+    /// rests on it.
+    async fn forget_lives(
+        &self,
+        shard: Shard,
+        lives: &[(TaskKey, u64)],
+        age: Age,
+        now: Timestamp,
+    ) -> Result<u64> {
+        let (mut removed, mut rest) = (0, lives.iter());
+        while let Err(error) = self.raise_floors(shard, lives, now).await {
+            if error.kind() != ErrorKind::Full {
+                return Err(error);
+            }
+            let Some((life, _)) = rest.next() else {
+                if removed == 0 {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "forgotten without a floor; the ids begin at their first life again");
+                return Ok(removed);
+            };
+            if !self.lives_again(life, &HashSet::new()).await? {
+                removed += self.remove_lives(life, age).await?;
+            }
+        }
+        for (life, _) in lives {
+            removed += self.remove_lives(life, age).await?;
+        }
+        Ok(removed)
+    }
+
+    /// Removes the records of a life and of all before it, and what is left of their tasks; answers how many
+    /// records that were.
+    async fn remove_lives(&self, last: &TaskKey, age: Age) -> Result<u64> {
+        let mut removed = 0;
+        for life in down_from(last) {
+            // Its remains, if a crash left any, would be a task again without the record.
+            match self.clean_finished(&life).await {
+                Err(error) if self.is_bad_itself(&error).await => {
+                    tracing::warn!(%error, "record kept, for what is left of its task");
+                    break;
+                }
+                cleaned => cleaned?,
+            }
+            // Looked at again: another purge may have come between.
+            let records = self.records_of_age(&life, age).await?;
+            if records.is_empty() {
+                break;
+            }
+            removed += records.len() as u64;
+            for outcome in records {
+                self.tree.remove(&self.record_path(outcome, &life)).await?;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// How many records would go with these lives, but for those that are counted by themselves.
+    async fn count_lives(
+        &self,
+        lives: &[(TaskKey, u64)],
+        counted: Outcome,
+        age: Age,
+    ) -> Result<u64> {
+        let mut count = 0;
+        for (last, _) in lives {
+            for life in down_from(last) {
+                let records = self.records_of_age(&life, age).await?;
+                if records.is_empty() || (life != *last && records.contains(&counted)) {
+                    break;
+                }
+                count += records.len() as u64;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Which records a life has that are old enough. Failed first: a completed one beats it, so a task of which
+    /// that has gone never seems to have failed.
+    async fn records_of_age(&self, life: &TaskKey, age: Age) -> Result<Vec<Outcome>> {
+        let mut records = Vec::new();
+        for outcome in OUTCOMES.into_iter().rev() {
+            let stored = self.old_record(outcome, life).await?;
+            let old = stored.is_some_and(|stored| age.is_reached(&stored, outcome, life));
+            records.extend(old.then_some(outcome));
+        }
+        Ok(records)
+    }
+
+    async fn purge_bucket(&self, purge: Purge, age: Age) -> Result<u64> {
+        let mut removed = 0;
+        let scheduled = self.scheduled_lives().await?;
+        let mut from = Some(Spot::START);
+        while let Some(spot) = from {
+            let (keys, next) = self.stretch(layout::outcome_dir(purge.outcome), spot).await?;
+            let purging =
+                keys.iter().map(|key| self.purge_id(key, purge, age, &scheduled)).collect();
+            for records in self.each(purging).await {
+                removed += records?;
+            }
+            from = next;
+        }
+        if !purge.dry_run {
+            // What was scheduled meanwhile may rely on records that have gone.
+            for key in self.scheduled_lives().await? {
+                self.mend_lives(&key).await?;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Removes every life of an id, if this is the record of its last and is old enough. The last goes
+    /// first, so that what a crash leaves has no gaps: the next push finds the right generation.
+    async fn purge_id(
+        &self,
+        key: &TaskKey,
+        purge: Purge,
+        age: Age,
+        scheduled: &HashSet<TaskKey>,
+    ) -> Result<u64> {
+        let path = self.record_path(purge.outcome, key);
+        let Some(stored) = self.tree.read(&path).await? else { return Ok(0) };
+        if !age.is_reached(&stored, purge.outcome, key) || self.lives_again(key, scheduled).await? {
+            return Ok(0);
+        }
+        if self.outcome(key).await? != Some(purge.outcome) {
+            return Ok(0); // completed as well, which is what counts
+        }
+        let mut removed = 0;
+        for life in down_from(key) {
+            let Some(records) = self.purge_life(&life, age, purge.dry_run).await? else {
+                return Ok(removed); // next time
+            };
+            if records == 0 {
+                break;
+            }
+            removed += records;
+            // A push of the next life may have begun before the record went, and relies on it.
+            if !purge.dry_run
+                && life == *key
+                && self.lives_again(key, scheduled).await?
+                && self.pending_task(key).await?.is_none()
+            {
+                self.tree.create(&path, &stored.bytes).await?;
+                return Ok(0);
+            }
+        }
+        // Or while the earlier ones went, any of which it may have taken for the last. It has not found
+        // all that it should have put back.
+        let lives = (2..=key.generation() + 1).map(|life| TaskKey::new(key.id().clone(), life));
+        for life in lives.rev().filter(|_| !purge.dry_run && !key.is_verbatim()) {
+            if self.lives(&life, scheduled).await? {
+                for generation in 1..life.generation() {
+                    let earlier = TaskKey::new(key.id().clone(), generation);
+                    // One that is pending again has begun anew since.
+                    if self.outcome(&earlier).await?.is_none()
+                        && self.pending_task(&earlier).await?.is_none()
+                    {
+                        self.commit_one(&earlier, &mark_of(&earlier)).await?;
+                    }
+                }
+                break;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Removes what there is of a life, and answers how many records that was; `None` if somebody is
+    /// removing remains of it, and relies on its record.
+    async fn purge_life(&self, life: &TaskKey, age: Age, dry_run: bool) -> Result<Option<u64>> {
+        if !dry_run {
+            // Its remains, if a crash left any, would be a task again without the record.
+            self.clean_finished(life).await?;
+        }
+        let mut removed = 0;
+        // Failed first: a completed record beats it, so the task never seems to have failed.
+        for outcome in OUTCOMES.into_iter().rev() {
+            let path = self.record_path(outcome, life);
+            let Some(stored) = self.tree.read(&path).await? else { continue };
+            let relied_on = match dry_run {
+                false => !self.forget_record(life, outcome, age.written).await?,
+                true => stored.modified >= age.written,
+            };
+            if relied_on {
+                return Ok(None);
+            }
+            removed += 1;
+        }
+        Ok(Some(removed))
+    }
+
+    /// When a file was written, or a name last added to or removed from a folder, where the store can tell.
+    async fn changed_at(&self, path: &str, now: Timestamp) -> Result<Option<Timestamp>> {
+        if self.remote() {
+            return Ok(self.tree.read(path).await?.map(|stored| stored.modified));
+        }
+        let stamp = self.tree.stamp(path, now).await?.filter(|stamp| *stamp != NO_FOLDER);
+        Ok(stamp.and_then(|nanos| Timestamp::from_nanosecond(i128::from(nanos)).ok()))
+    }
+
+    /// Removes the files in a folder and in those right below it, such as a killed doctor leaves.
+    async fn empty(&self, folder: &str) -> Result<()> {
+        let (mut folders, mut at) = (vec![folder.to_owned()], 0);
+        while at < folders.len() {
+            let folder = folders[at].clone();
+            at += 1;
+            let mut inside = Vec::new();
+            self.each_entry(&folder, |entry| inside.push(entry.clone())).await?;
+            for Entry { name, kind } in inside {
+                let path = format!("{folder}/{name}");
+                match kind {
+                    EntryKind::Folder if path.matches('/').count() < DEEPEST => folders.push(path),
+                    EntryKind::Folder => {}
+                    _ => self.tree.remove(&path).await?,
+                }
+            }
+        }
+        for folder in folders.into_iter().skip(1).rev() {
+            if let Some(slot) = self.tree.open(&folder).await? {
+                self.tree.clean(&slot, false, &[]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn purge_leftovers(&self, now: Timestamp, dry_run: bool) -> Result<u64> {
+        let older = |modified: Timestamp, age| now.duration_since(modified) > signed(age);
+        let mut removed = 0;
+        let mut staged = Vec::new();
+        self.each_entry(layout::TMP, |entry| staged.push(entry.clone())).await?;
+        for entry in staged {
+            let path = format!("{}/{}", layout::TMP, entry.name);
+            let (file, folder) = match entry.kind {
+                EntryKind::File => (path.clone(), None),
+                EntryKind::Folder => (format!("{path}/{}", layout::TASK), Some(path)),
+                EntryKind::Other => continue,
+            };
+            let modified = match (self.changed_at(&file, now).await?, &folder) {
+                // Killed before it came to writing the task.
+                (None, Some(folder)) => self.changed_at(folder, now).await?,
+                (modified, _) => modified,
+            };
+            if modified.is_none_or(|modified| !older(modified, LEFTOVER_AGE)) {
+                continue;
+            }
+            removed += 1;
+            match folder {
+                _ if dry_run => {}
+                None => self.tree.remove(&file).await?,
+                Some(folder) => {
+                    // Renamed first: should its pusher wake up after all, it finds nothing to publish.
+                    let trash = match folder.ends_with(TRASH) {
+                        true => folder,
+                        false => {
+                            let trash = format!("{folder}{TRASH}");
+                            self.tree.promote(&folder, &trash, false).await?;
+                            trash
+                        }
+                    };
+                    self.empty(&trash).await?;
+                    if let Some(slot) = self.tree.open(&trash).await? {
+                        self.tree.clean(&slot, true, &[]).await?;
+                    }
+                }
+            }
+        }
+        for worker in self.workers().await? {
+            if worker.seen_at.is_some_and(|seen| older(seen, SILENT_WORKER_AGE)) {
+                removed += 1;
+                if !dry_run {
+                    self.tree.remove(&layout::worker_path(&worker.worker_id)).await?;
+                }
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// A life, and those before it.
+fn down_from(last: &TaskKey) -> impl Iterator<Item = TaskKey> + '_ {
+    let earlier = (1..last.generation()).rev();
+    let earlier = earlier.map(|generation| TaskKey::new(last.id().clone(), generation));
+    std::iter::once(last.clone()).chain(earlier)
+}

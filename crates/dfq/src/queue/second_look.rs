@@ -1,0 +1,190 @@
+//! The second look of a push, once its task has appeared or its name was found to be taken.
+//!
+//! Invariant: a push is answered `created` only if nobody can take its task for what is left of an earlier one.
+//! That is so if its name has no record, and no floor says that it was used and forgotten.
+
+use super::Pushed;
+use super::core::Core;
+use super::push::{Draft, Plan};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format;
+use crate::layout::{self, Due};
+use crate::model::TaskKey;
+use crate::store::{Created, Tree};
+
+/// How often a name that was used up under our hands is tried anew.
+const MAX_ROUNDS: usize = 16;
+
+impl<T: Tree> Core<T> {
+    /// Looks again after the task's name was created in this folder, or found to exist.
+    pub(super) async fn settle(
+        &self,
+        draft: &Draft,
+        (key, dir): (TaskKey, String),
+        created: Created,
+    ) -> Result<Pushed> {
+        let (mut key, mut dir, mut created) = (key, dir, created);
+        for round in 0..MAX_ROUNDS {
+            let blind = round == 0 && self.is_blind(draft);
+            match self.settle_once(draft, (&key, &dir), created, blind).await? {
+                Some(pushed) => return Ok(pushed),
+                None => match self.prepare(draft).await? {
+                    Plan::Settled(pushed) => return Ok(pushed),
+                    Plan::Publish(next, file) => {
+                        dir = file.0.clone();
+                        let mut answers = self.tree.publish(&[file], self.durable()).await;
+                        created = answers.pop().unwrap_or(Ok(Created::Exists))?;
+                        key = next;
+                    }
+                },
+            }
+        }
+        let message = format!(
+            "task '{}' cannot be pushed: '{dir}' is in the way; look whether it holds files that are not ours",
+            draft.id,
+        );
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
+    /// What became of the push, or `None` if its name was used up and another must be tried.
+    async fn settle_once(
+        &self,
+        draft: &Draft,
+        (key, dir): (&TaskKey, &str),
+        created: Created,
+        blind: bool,
+    ) -> Result<Option<Pushed>> {
+        let is_created = Ok(Some(Pushed::Created(key.clone())));
+        if draft.fresh && created == Created::New {
+            return is_created;
+        }
+        if let Some(record) = self.record(key).await? {
+            if draft.has_become(&record) {
+                return is_created; // done already, and quickly
+            }
+            match created {
+                Created::New => match self.take_back(key, dir).await {
+                    Ok(false) => return is_created,
+                    answer => if_allowed(answer.map(drop))?,
+                },
+                Created::Exists => if_allowed(self.clean_finished(key).await)?,
+            }
+            // There may be later lives.
+            if draft.task.again || blind || draft.arrives() {
+                return Ok(None);
+            }
+            return Ok(Some(Pushed::Finished(key.clone(), record.outcome)));
+        }
+        if created == Created::New || draft.task.is_delayed() {
+            self.mend_lives(key).await?;
+        }
+        if created == Created::New {
+            if self.is_forgotten(key).await? {
+                return self.take_back_forgotten(draft, key, dir).await;
+            }
+            return is_created;
+        }
+        if draft.task.is_delayed() {
+            return match self.is_scheduled_by(draft, key).await? {
+                true => is_created,
+                false => Ok(Some(Pushed::Pending(key.clone()))),
+            };
+        }
+        let Some(bytes) = self.pending_task(key).await? else {
+            if self.record(key).await?.is_some_and(|record| draft.has_become(&record)) {
+                return is_created; // done since we looked
+            }
+            // A folder without its task: a finished one that nobody has cleaned up yet.
+            if_allowed(self.clean_finished(key).await)?;
+            return Ok(None);
+        };
+        if format::decode_task(&bytes, key).is_err() && self.differs_in_case(&bytes, key) {
+            return Err(Error::invalid(format!(
+                "task '{key}' differs only in case from one that is pending, and this filesystem does \
+                 not tell them apart"
+            )));
+        }
+        draft.pending(key.clone(), &bytes).map(Some)
+    }
+
+    /// Whether a scheduled task that exists is this very push, whose answer was lost.
+    async fn is_scheduled_by(&self, draft: &Draft, key: &TaskKey) -> Result<bool> {
+        let now = self.now().await?;
+        let likely = draft.task.wait(now).and_then(|wait| Due::after(now, wait));
+        for due in likely.into_iter().chain(self.due_folders().await?) {
+            let path = format!("{}/{}", layout::scheduled_dir(due, key), layout::TASK);
+            if let Some(stored) = self.tree.read(&path).await?
+                && matches!(draft.pending(key.clone(), &stored.bytes)?, Pushed::Created(_))
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn differs_in_case(&self, bytes: &[u8], key: &TaskKey) -> bool {
+        let text = std::str::from_utf8(bytes).ok();
+        let meta =
+            text.and_then(|text| format::split_payload(text).ok()).and_then(|(_, meta)| meta);
+        meta.is_some_and(|meta| {
+            let (there, ours) = (meta.id.as_str(), key.id().as_str());
+            there != ours && there.to_lowercase() == ours.to_lowercase()
+        })
+    }
+
+    /// Removes what was published in this folder under a name that is used up; `false` if a purge frees the
+    /// name at this moment, so that it can stay. Who has put a lease beside it finds the record as we have, and
+    /// removes that.
+    async fn take_back(&self, key: &TaskKey, dir: &str) -> Result<bool> {
+        if self.remote() {
+            if !self.secure_records(key).await? {
+                return Ok(false);
+            }
+            self.tree.remove(&format!("{dir}/{}", layout::TASK)).await?;
+            return Ok(true);
+        }
+        // On disk, names that were used up stay so.
+        self.secure_records(key).await?;
+        self.remove_published(dir).await?;
+        Ok(true)
+    }
+
+    /// Removes a task from the folder in which it was published, if it is still there.
+    pub(super) async fn remove_published(&self, dir: &str) -> Result<()> {
+        match self.tree.open(dir).await? {
+            Some(slot) => self.tree.clean(&slot, true, &[]).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a purge has forgotten this life.
+    pub(super) async fn is_forgotten(&self, key: &TaskKey) -> Result<bool> {
+        let floor = self.floor(key.id()).await?;
+        Ok(floor.is_some_and(|floor| key.generation() <= floor.generation))
+    }
+
+    /// Since we looked, the name of what we have just published was used and forgotten. Who met our task may
+    /// have taken it for what is left of that one, and be removing it, even if it has a lease. So it goes, and is
+    /// pushed anew, unless it was done.
+    async fn take_back_forgotten(
+        &self,
+        draft: &Draft,
+        key: &TaskKey,
+        dir: &str,
+    ) -> Result<Option<Pushed>> {
+        if_allowed(self.remove_published(dir).await)?;
+        let done = self.record(key).await?.is_some_and(|record| draft.has_become(&record));
+        Ok(done.then(|| Pushed::Created(key.clone())))
+    }
+}
+
+/// Those who only push need not be allowed to remove anything: a worker will.
+fn if_allowed(cleaned: Result<()>) -> Result<()> {
+    cleaned.or_else(|error| match error.kind() {
+        ErrorKind::Denied => {
+            tracing::debug!(%error, "left to the workers");
+            Ok(())
+        }
+        _ => Err(error),
+    })
+}

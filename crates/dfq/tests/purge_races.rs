@@ -1,0 +1,324 @@
+//! Purges beside pushes of the same id, and beside each other: nothing that was answered `created` is lost, no
+//! record that is young goes, and tokens only grow.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "real files have real times")]
+
+mod support;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dfq::model::{Durability, Layout, Outcome};
+use dfq::queue::{Purge, Purged};
+use dfq::{NewTask, PollRequest, Pushed, Queue, Settings, TaskKey};
+use futures::executor::block_on;
+use support::{Faulty, Place, ack_all, id, poll};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn relaxed() -> Settings {
+    Settings { durability: Durability::Relaxed, ..Settings::default() }
+}
+
+/// The task `a`, told apart from others of that id.
+fn a(mark: &str) -> NewTask {
+    NewTask::from_json(&format!(r#"{{"id":"a","mark":"{mark}"}}"#)).unwrap()
+}
+
+async fn purge(queue: &dyn Queue, dry_run: bool) -> Purged {
+    let purge = Purge { outcome: Outcome::Completed, older_than: 10 * HOUR, dry_run };
+    queue.purge(purge).await.unwrap()
+}
+
+/// Carries something out as another process would: outside this one's runtime, to the end.
+fn elsewhere<R: Send + 'static>(work: impl Future<Output = R> + Send + 'static) -> R {
+    std::thread::spawn(|| block_on(work)).join().unwrap()
+}
+
+/// A queue in which the task `a` has finished so many lives, all long ago.
+async fn finished_long_ago(lives: u32) -> Place {
+    let place = Place::new();
+    let (queue, _) = place.faulty(relaxed()).await;
+    for life in 1..=lives {
+        queue.push(vec![a(&life.to_string()).again()]).await.remove(0).unwrap();
+        ack_all(&*queue, poll(&*queue).await).await;
+    }
+    place.pass(100 * HOUR);
+    place
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Purge,
+    Push,
+    PushAgain,
+}
+
+impl Verb {
+    /// Does it; answers with the mark of what it has created.
+    async fn act(self, queue: Arc<Faulty>) -> Option<String> {
+        let (task, mark) = match self {
+            Self::Purge => {
+                purge(&*queue, false).await;
+                return None;
+            }
+            Self::Push => (a("plain"), "plain"),
+            Self::PushAgain => (a("again").again(), "again"),
+        };
+        let pushed = queue.push(vec![task]).await.remove(0).unwrap();
+        matches!(pushed, Pushed::Created(_)).then(|| mark.to_owned())
+    }
+}
+
+/// The marks of all that can be had, which is then done.
+async fn drain(place: &Place) -> BTreeSet<String> {
+    let (queue, _) = place.faulty(relaxed()).await;
+    let mut marks = BTreeSet::new();
+    loop {
+        let held = poll(&*queue).await;
+        if held.is_empty() {
+            return marks;
+        }
+        marks.extend(held.iter().map(|held| held.payload.string_member("mark").unwrap()));
+        ack_all(&*queue, held).await;
+    }
+}
+
+/// Three processes. Between the steps of one come the other two, at any two places, in any roles.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_created_beside_a_purge_is_handed_out() {
+    use Verb::{Purge, Push, PushAgain};
+    let roles = [
+        [PushAgain, Purge, Push],
+        [Push, Purge, PushAgain],
+        [Purge, PushAgain, Push],
+        [Purge, Push, PushAgain],
+        [PushAgain, Push, Purge],
+        [Push, PushAgain, Purge],
+    ];
+    let later = [(2, [PushAgain, Purge, Push])];
+    for (lives, roles) in roles.map(|roles| (1, roles)).into_iter().chain(later) {
+        let steps = steps_of(lives, roles[0]).await;
+        for (i, j) in (0..steps).flat_map(|i| (0..steps - i).map(move |j| (i, j))) {
+            let place = finished_long_ago(lives).await;
+            let (first, sys) = place.faulty(relaxed()).await;
+            let (second, _) = place.faulty(relaxed()).await;
+            let (third, _) = place.faulty(relaxed()).await;
+            let created = Arc::new(Mutex::new(BTreeSet::new()));
+            let (also, last) = (Arc::clone(&created), Arc::clone(&created));
+            let later = sys.clone();
+            sys.before_change(i, move || {
+                also.lock().unwrap().extend(elsewhere(roles[1].act(second)));
+                let third = move || {
+                    last.lock().unwrap().extend(elsewhere(roles[2].act(third)));
+                };
+                // Counted from here on.
+                if j == 0 { third() } else { later.before_change(j - 1, third) }
+            });
+            let own = roles[0].act(first).await;
+            let mut created = created.lock().unwrap().clone();
+            created.extend(own);
+            let story = format!("{lives} lives, {roles:?} at {i} and {j} more: {:#?}", sys.calls());
+            let had = drain(&place).await;
+            assert!(had.is_superset(&created), "{created:?} created, {had:?} had; {story}");
+        }
+    }
+}
+
+/// How many calls of a verb change something.
+async fn steps_of(lives: u32, verb: Verb) -> usize {
+    let place = finished_long_ago(lives).await;
+    let (queue, sys) = place.faulty(relaxed()).await;
+    sys.arm(None);
+    verb.act(queue).await;
+    sys.calls().len()
+}
+
+/// One that has read an old record and stalls, while another purges it and the id lives again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_that_stalled_removes_nothing_young() {
+    for at in 0..steps_of(1, Verb::Purge).await {
+        let place = finished_long_ago(1).await;
+        let (stalled, sys) = place.faulty(relaxed()).await;
+        let (other, _) = place.faulty(relaxed()).await;
+        sys.before_change(at, move || {
+            elsewhere(async move {
+                purge(&*other, false).await;
+                other.push(vec![a("new")]).await.remove(0).unwrap();
+                ack_all(&*other, poll(&*other).await).await;
+            });
+        });
+        purge(&*stalled, false).await;
+        let (queue, _) = place.faulty(relaxed()).await;
+        let pushed = queue.push(vec![a("newer")]).await.remove(0).unwrap();
+        assert!(matches!(pushed, Pushed::Finished(..)), "{pushed:?} at {at}: {:#?}", sys.calls());
+    }
+}
+
+/// A push with a delay that stalls, while its life is begun, done and perhaps forgotten by others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delayed_push_that_stalled_is_done() {
+    for (again, forgotten) in [(true, true), (true, false), (false, true), (false, false)] {
+        for at in 0..12 {
+            let place = Arc::new(finished_long_ago(u32::from(again)).await);
+            let (stalled, sys) = place.faulty(relaxed()).await;
+            let (other, _) = place.faulty(relaxed()).await;
+            let later = Arc::clone(&place);
+            sys.before_change(at, move || {
+                elsewhere(async move {
+                    other.push(vec![a("other").again()]).await.remove(0).unwrap();
+                    ack_all(&*other, poll(&*other).await).await;
+                    if forgotten {
+                        later.pass(20 * HOUR);
+                        purge(&*other, false).await;
+                    }
+                });
+            });
+            let task = a("late").delay(HOUR);
+            let task = if again { task.again() } else { task };
+            let pushed = stalled.push(vec![task]).await.remove(0).unwrap();
+            sys.still_waiting();
+            place.pass(200 * HOUR);
+            let had = drain(&place).await;
+            let created = matches!(pushed, Pushed::Created(_));
+            let story = format!("{again} {forgotten} at {at}: {pushed:?}, {:#?}", sys.calls());
+            assert!(created || !again, "{story}");
+            assert_eq!(created, had.contains("late"), "{had:?} {story}");
+        }
+    }
+}
+
+/// What a purge forgets is numbered on from, also for tasks that came from elsewhere with greater tokens.
+#[tokio::test]
+async fn tokens_grow_over_a_purge() {
+    let place = finished_long_ago(2).await;
+    let (queue, _) = place.faulty(relaxed()).await;
+    queue.push(vec![a("3").again()]).await.remove(0).unwrap();
+    let before = poll(&*queue).await;
+    let fence = before[0].fence;
+    ack_all(&*queue, before).await;
+    place.pass(100 * HOUR);
+    assert_eq!(purge(&*queue, true).await.records, 3);
+    assert_eq!(purge(&*queue, false).await.records, 3);
+    assert_eq!(purge(&*queue, false).await.records, 0);
+    assert!(queue.get(id("a")).await.unwrap().is_none());
+    let pushed = queue.push(vec![a("4")]).await.remove(0).unwrap();
+    assert_eq!(pushed, Pushed::Created(TaskKey::new(id("a"), 4)));
+    assert!(poll(&*queue).await[0].fence > fence);
+    assert_eq!(queue.check(false).await.unwrap(), []);
+}
+
+/// Many purges leave few files, and each id is found in them; what is very old is forgotten for good.
+#[tokio::test]
+async fn floors_are_merged() {
+    let place = Place::new();
+    let flat = || Settings { layout: Layout::Flat, ..relaxed() };
+    let (queue, _) = place.faulty(flat()).await;
+    let names = |n: usize| (0..40).map(move |m| format!("task {n} of {m}"));
+    for n in 0..12 {
+        let tasks = names(n).map(|name| support::task(&name)).collect();
+        queue.push(tasks).await.into_iter().for_each(|pushed| drop(pushed.unwrap()));
+        ack_all(&*queue, queue.poll(PollRequest::new(1000)).await.unwrap().deliveries).await;
+        place.pass(100 * HOUR);
+        assert_eq!(purge(&*queue, false).await.records, 40);
+    }
+    let files = std::fs::read_dir(place.path("q/floors")).unwrap().count();
+    assert!(files <= 9, "{files}");
+    let again = |n: usize| names(n).map(|name| support::task(&name)).collect::<Vec<_>>();
+    let (other, _) = place.faulty(flat()).await;
+    for pushed in other.push(again(0)).await.into_iter().chain(other.push(again(11)).await) {
+        assert!(matches!(pushed, Ok(Pushed::Created(key)) if key.generation() == 2));
+    }
+    assert_eq!(queue.check(false).await.unwrap(), []);
+}
+
+/// A file of floors that somebody has spoilt costs only itself.
+#[tokio::test]
+async fn a_damaged_floor_stops_nobody() {
+    let place = finished_long_ago(1).await;
+    let (queue, _) = place.faulty(relaxed()).await;
+    purge(&*queue, false).await;
+    let file = std::fs::read_dir(place.path("q/floors/ca")).unwrap().next().unwrap().unwrap();
+    for garbage in [&b""[..], b"{\"floors\":[\n", &[0xff; 100_000], b"{}\n"] {
+        std::fs::write(file.path(), garbage).unwrap();
+        let (queue, _) = place.faulty(relaxed()).await;
+        let pushed = queue.push(vec![a("x").again()]).await.remove(0).unwrap();
+        assert!(matches!(pushed, Pushed::Created(_)), "{pushed:?}");
+        ack_all(&*queue, poll(&*queue).await).await;
+        assert_eq!(queue.check(false).await.unwrap().len(), 1);
+    }
+}
+
+/// Real threads, a clock that leaps by hours, and every verb at once.
+#[test]
+fn nothing_is_lost_between_pushes_and_purges_that_race() {
+    const PUSHES: usize = 400;
+    let place = Arc::new(Place::new());
+    // Time leaps over leases before their tasks are handed out, too.
+    block_on(place.faulty(Settings { max_lost: 1000, ..relaxed() }));
+    let over = Arc::new(AtomicBool::new(false));
+    let created = Arc::new(Mutex::new(Vec::new()));
+    let had = Arc::new(Mutex::new(HashMap::<String, u64>::new()));
+    let new_queue = || block_on(place.faulty(relaxed())).0;
+    let pusher = |again: bool| {
+        let (queue, created) = (new_queue(), Arc::clone(&created));
+        std::thread::spawn(move || {
+            for n in 0..PUSHES {
+                let mark = format!("{again} {n}");
+                let task = if again { a(&mark).again() } else { a(&mark) };
+                // It may fail: time leaps by days, and a purge takes it for what a killed process left.
+                if let Ok(Pushed::Created(_)) = block_on(queue.push(vec![task])).remove(0) {
+                    created.lock().unwrap().push(mark);
+                }
+            }
+        })
+    };
+    let until_over = |mut act: Box<dyn FnMut() + Send>| {
+        let over = Arc::clone(&over);
+        std::thread::spawn(move || {
+            while !over.load(Ordering::SeqCst) {
+                act();
+            }
+        })
+    };
+    let worker = |queue: Arc<Faulty>| {
+        let had = Arc::clone(&had);
+        move || {
+            let polled = block_on(queue.poll(PollRequest::new(4))).unwrap();
+            for held in &polled.deliveries {
+                let mark = held.payload.string_member("mark").unwrap();
+                *had.lock().unwrap().entry(mark).or_default() += 1;
+            }
+            let receipts = polled.deliveries.into_iter().map(|held| held.receipt).collect();
+            // Time may have leapt over its lease: then it comes again.
+            let _ = block_on(queue.ack(receipts));
+        }
+    };
+    let (leaps, purger) = (Arc::clone(&place), [new_queue(), new_queue()]);
+    let beside = [
+        until_over(Box::new(worker(new_queue()))),
+        until_over(Box::new(move || {
+            leaps.pass(20 * HOUR);
+            std::thread::sleep(Duration::from_millis(20));
+        })),
+    ];
+    let purgers =
+        purger.map(|queue| until_over(Box::new(move || _ = block_on(purge(&*queue, false)))));
+    for pusher in [pusher(true), pusher(false), pusher(true)] {
+        pusher.join().unwrap();
+    }
+    over.store(true, Ordering::SeqCst);
+    beside.into_iter().chain(purgers).for_each(|thread| thread.join().unwrap());
+    let last = worker(new_queue());
+    for _ in 0..20 {
+        place.pass(20 * HOUR);
+        last();
+    }
+    let (created, had) = (created.lock().unwrap(), had.lock().unwrap());
+    let lost: Vec<_> = created.iter().filter(|mark| !had.contains_key(*mark)).collect();
+    assert!(lost.is_empty(), "{lost:?} of {}", created.len());
+    assert!(created.len() > PUSHES / 100, "only {} were created", created.len());
+}
