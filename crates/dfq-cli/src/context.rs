@@ -196,7 +196,9 @@ impl Context {
             std::mem::take(&mut *self.opened.lock().unwrap_or_else(PoisonError::into_inner));
         tokio::select! {
             _ = futures::future::join_all(opened.iter().map(|queue| queue.close())) => {}
-            () = self.env.clock().sleep(CLOSED_WITHIN) => {}
+            () = self.env.clock().sleep(CLOSED_WITHIN) => {
+                tracing::warn!("the store does not answer; not waiting for it");
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a request is, told from its first line and headers: enough to count it and to choose a fault
 //! for it before it is executed.
 
-use hyper::header::{HeaderMap, IF_MATCH, IF_NONE_MATCH};
+use hyper::header::{AUTHORIZATION, HeaderMap, IF_MATCH, IF_NONE_MATCH};
 use hyper::{Method, Uri};
 use percent_encoding::percent_decode_str;
 
@@ -19,6 +19,8 @@ pub struct RequestInfo {
     pub if_match: Option<String>,
     /// `If-None-Match` as it was sent.
     pub if_none_match: Option<String>,
+    /// The access key that it is signed with, if it is.
+    pub access_key: Option<String>,
     /// The how manieth request this is to the server, from 1.
     pub seq: u64,
     /// The how manieth of this operation on this key since the script was set, from 1.
@@ -63,6 +65,7 @@ impl RequestInfo {
             key: key.to_owned(),
             if_match: header(IF_MATCH),
             if_none_match: header(IF_NONE_MATCH),
+            access_key: header(AUTHORIZATION).and_then(|header: String| signed_with(&header)),
             seq: 0,
             nth: 0,
         }
@@ -74,4 +77,10 @@ impl RequestInfo {
         matches!(self.op, "PutObject" | "CopyObject")
             && (self.if_match.is_some() || self.if_none_match.is_some())
     }
+}
+
+/// The access key in an `Authorization` header.
+fn signed_with(authorization: &str) -> Option<String> {
+    let (_, credential) = authorization.split_once("Credential=")?;
+    credential.split('/').next().map(str::to_owned)
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dfq::clock::{ManualClock, SeededChance, SkippingClock, SystemChance};
 use dfq::conformance::Provider;
+use dfq::conformance::faulty::open_faulty;
 use dfq::model::Layout;
 use dfq::store::fs::fault::{FaultSys, Lacks};
 use dfq::store::fs::{Filesystem, RealSys};
@@ -70,7 +71,7 @@ impl Provider for Folder {
         let sys = FaultSys::lacking(RealSys, self.lacks).with_clock(self.clock.clone());
         let tree = Filesystem::with(sys, root, path.display().to_string(), env.clone(), true);
         let options = OpenOptions { env, create, ..OpenOptions::default() };
-        Arc::new(TreeQueue::open(tree, options).await.unwrap())
+        Arc::new(open_faulty(tree, options).await.unwrap())
     }
 
     async fn pass(&self, time: Duration) {

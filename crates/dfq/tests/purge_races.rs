@@ -235,6 +235,30 @@ async fn floors_are_merged() {
     assert_eq!(queue.check(false).await.unwrap(), []);
 }
 
+/// Floors are dropped after months, but for those that a later life rests on.
+#[tokio::test]
+async fn a_life_that_is_still_there_is_found_however_old_its_floor() {
+    let place = Place::new();
+    let flat = Settings { layout: Layout::Flat, ..relaxed() };
+    let (queue, _) = place.faulty(flat).await;
+    let finish = async |name: &str| {
+        queue.push(vec![support::task(name).again()]).await.remove(0).unwrap();
+        ack_all(&*queue, queue.poll(PollRequest::new(9)).await.unwrap().deliveries).await;
+        place.pass(100 * HOUR);
+        assert_eq!(purge(&*queue, false).await.records, 1);
+    };
+    finish("a").await;
+    let later = support::task("a").again().delay(10_000 * HOUR);
+    let later = queue.push(vec![later]).await.remove(0).unwrap();
+    assert_eq!(later, Pushed::Created(TaskKey::new(id("a"), 2)));
+    for n in 0..40 {
+        finish(&format!("other {n}")).await;
+    }
+    assert!(queue.get(id("a")).await.unwrap().is_some(), "it waits");
+    place.pass(10_000 * HOUR);
+    assert_eq!(poll(&*queue).await.remove(0).key, TaskKey::new(id("a"), 2));
+}
+
 /// A file of floors that somebody has spoilt costs only itself.
 #[tokio::test]
 async fn a_damaged_floor_stops_nobody() {

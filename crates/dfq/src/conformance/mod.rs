@@ -4,6 +4,7 @@
 //! `make` is an async function that answers a fresh provider with an empty queue (or an `Option` of one). What a provider
 //! cannot do is not skipped: the suite asserts that it says so.
 
+pub mod faulty;
 mod finishing;
 mod operating;
 mod pushing;

@@ -269,48 +269,6 @@ impl<T: Tree> Core<T> {
         }
     }
 
-    /// Makes the numbers of later attempts durable before anybody hears of them: a fencing token must not come
-    /// again after a power cut. All of a batch together, since they share the waiting. What cannot be made
-    /// durable is given back, and what cannot be by this monotonic time.
-    pub(super) async fn secure_claims(
-        &self,
-        won: Vec<Delivery>,
-        by: Duration,
-    ) -> (Vec<Delivery>, Option<Error>) {
-        let (mut secured, mut failed) = (Vec::with_capacity(won.len()), None);
-        for delivery in won {
-            let receipt = &delivery.receipt;
-            let held = lock(&self.held).get(receipt).cloned();
-            let held = held.filter(|_| receipt.attempt > 1 && self.durable());
-            let late = !secured.is_empty() && self.env.monotonic() > by;
-            let answer = match held {
-                Some(_) if late => {
-                    Err(Error::new(ErrorKind::Unavailable, "the disk takes long to write leases"))
-                }
-                Some(held) => self.tree.secure_leases(&held.slot).await,
-                None => Ok(()),
-            };
-            match answer {
-                Ok(()) => secured.push(delivery),
-                Err(error) => {
-                    failed = Some(error);
-                    let _ = self.release(vec![Release::now(receipt.clone())]).await;
-                }
-            }
-        }
-        (secured, failed)
-    }
-
-    /// Takes back what could not be taken back before, such as for want of open files.
-    pub(super) async fn withdraw_strays(&self) {
-        let strays = std::mem::take(&mut *lock(&self.strays));
-        for (slot, lease) in strays {
-            if self.withdraw(&slot, &lease).await.is_err() {
-                lock(&self.strays).push((slot, lease));
-            }
-        }
-    }
-
     async fn accept(
         &self,
         key: &TaskKey,
@@ -426,7 +384,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// Takes a claim back that should not have been made.
-    async fn withdraw(&self, slot: &T::Slot, lease: &Lease) -> Result<()> {
+    pub(super) async fn withdraw(&self, slot: &T::Slot, lease: &Lease) -> Result<()> {
         let mut lease = lease.clone();
         lease.state = Some(LeaseState::Withdrawn);
         match self.tree.replace_lease(slot, lease.attempt, &format::encode_lease(&lease)).await {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::claim::trouble_pause;
 use super::core::Core;
 use super::known::Listed;
 use super::schedule::Schedule;
@@ -282,6 +283,8 @@ impl<T: Tree> Core<T> {
             return Err(error);
         }
         tracing::warn!(%error, "shard left alone");
+        // There may be something in it: nobody should think that this was all.
+        lock(&self.known).wakes_at(self.env.monotonic() + trouble_pause(&error));
         Ok(())
     }
 

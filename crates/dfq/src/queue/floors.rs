@@ -10,7 +10,7 @@
 //!
 //! In a bucket a purge works otherwise (decision 19), and there are none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -109,7 +109,7 @@ impl<T: Tree> Core<T> {
                         continue 'again;
                     }
                     Err(error) if error.kind() == ErrorKind::Damaged => {
-                        tracing::warn!(%error, "it may count an id as new that was purged");
+                        tracing::warn!(%error, "an id that was purged may count as new");
                     }
                     Err(error) => return Err(error),
                 }
@@ -253,6 +253,7 @@ impl<T: Tree> Core<T> {
             return Ok(());
         }
         let (mut merged, mut floors) = (Vec::new(), Floors::default());
+        let mut old = Vec::new();
         for name in names {
             let path = layout::floor_path(self.layout(), shard, &name);
             let size = self.tree.read_part(&path, 0, 1).await?.map(|part| part.size);
@@ -262,11 +263,26 @@ impl<T: Tree> Core<T> {
             let Some(stored) = self.tree.read(&path).await? else { continue };
             let Some(inside) = format::decode_floors(&stored.bytes) else { continue };
             merged.push(path);
-            let counts = |floor: &Floor| now.duration_since(floor.at) <= REMEMBERED;
-            inside.into_iter().filter(counts).for_each(|floor| floors.add(floor));
+            for floor in inside {
+                match now.duration_since(floor.at) <= REMEMBERED {
+                    true => floors.add(floor),
+                    false => old.push(floor),
+                }
+            }
         }
         if merged.len() < 2 {
             return Ok(());
+        }
+        // A life that is still there is found by the floor below it, however old that is.
+        let scheduled = match old.is_empty() {
+            true => HashSet::new(),
+            false => self.scheduled_lives().await?,
+        };
+        for floor in old {
+            let last = TaskKey::new(floor.id.clone(), floor.generation);
+            if self.lives_again(&last, &scheduled).await? {
+                floors.add(Floor { at: now, ..floor });
+            }
         }
         self.write_floors(shard, floors).await?;
         for path in merged {

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
 use crate::model::{Lease, LeaseState, Outcome, Record, TaskId, TaskKey};
-use crate::store::{Created, Entry, EntryKind, Tree};
+use crate::store::{Created, Entry, EntryKind, NO_FOLDER, Tree};
 
 #[derive(Serialize)]
 struct Mark<'a> {
@@ -48,13 +48,14 @@ impl<T: Tree> Core<T> {
         match self.tree.read(path).await {
             Ok(stored) => Ok(stored.map(|stored| stored.version())),
             Err(error) if self.is_bad_itself(&error).await => {
-                tracing::warn!(%error, "its being there is what counts");
-                Ok(self
-                    .tree
-                    .stamp(path, jiff::Timestamp::MAX)
-                    .await
-                    .unwrap_or_default()
-                    .or(Some(0)))
+                match self.tree.stamp(path, jiff::Timestamp::MAX).await {
+                    Ok(Some(NO_FOLDER)) => Ok(None),
+                    Ok(stamp) => {
+                        tracing::warn!(%error, "it counts all the same, because it is there");
+                        Ok(stamp.or(Some(0)))
+                    }
+                    Err(_) => Err(error),
+                }
             }
             Err(error) => Err(error),
         }
@@ -237,7 +238,7 @@ impl<T: Tree> Core<T> {
 
     pub(super) async fn paused(&self) -> Result<Option<Paused>> {
         let mark = match self.tree.read(layout::PAUSED).await {
-            Err(error) if self.is_bad_itself(&error).await => Some(Vec::new()),
+            Err(_) => self.version_of(layout::PAUSED).await?.map(|_| Vec::new()),
             mark => mark?.map(|mark| mark.bytes),
         };
         // A mark that somebody made by hand pauses too, whatever is in it.

@@ -15,7 +15,7 @@ use super::core::Core;
 use super::discover::{Candidate, Discovery};
 use super::drafts::Wanted;
 use super::survey::Surveyed;
-use super::{Delivery, PollRequest, Polled};
+use super::{Delivery, PollRequest, Polled, Release};
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::TaskKey;
@@ -186,6 +186,49 @@ impl<T: Tree> Core<T> {
         let soonest = lock(&self.known).soonest().map(|at| at.saturating_sub(now));
         polled.idle.next = soonest.into_iter().chain(upkeep.next_due).min();
         Ok(polled)
+    }
+
+    /// Makes the numbers of later attempts durable before anybody hears of them: a fencing token must not come
+    /// again after a power cut. All of a batch together, since they share the waiting. What cannot be made
+    /// durable is given back, and what cannot be by this monotonic time.
+    pub(super) async fn secure_claims(
+        &self,
+        won: Vec<Delivery>,
+        by: Duration,
+    ) -> (Vec<Delivery>, Option<Error>) {
+        let (mut secured, mut failed) = (Vec::with_capacity(won.len()), None);
+        for delivery in won {
+            let receipt = &delivery.receipt;
+            let held = lock(&self.held).get(receipt).cloned();
+            let held = held.filter(|_| receipt.attempt > 1 && self.durable());
+            let late = !secured.is_empty() && self.env.monotonic() > by;
+            let answer = match held {
+                Some(_) if late => Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "the disk is slow, so tasks were given back before their leases ran out",
+                )),
+                Some(held) => self.tree.secure_leases(&held.slot).await,
+                None => Ok(()),
+            };
+            match answer {
+                Ok(()) => secured.push(delivery),
+                Err(error) => {
+                    failed = Some(error);
+                    let _ = self.release(vec![Release::now(receipt.clone())]).await;
+                }
+            }
+        }
+        (secured, failed)
+    }
+
+    /// Takes back what could not be taken back before, such as for want of open files.
+    pub(super) async fn withdraw_strays(&self) {
+        let strays = std::mem::take(&mut *lock(&self.strays));
+        for (slot, lease) in strays {
+            if self.withdraw(&slot, &lease).await.is_err() {
+                lock(&self.strays).push((slot, lease));
+            }
+        }
     }
 
     /// The next task to try, once each: a task that this poll has claimed is not claimed again,

@@ -120,7 +120,7 @@ impl<T: Tree> Core<T> {
             let stored = self.old_record(outcome, &key).await?;
             // If there are both records, it has completed.
             if let Some(stored) = stored.filter(|stored| age.is_reached(stored, outcome, &key))
-                && self.outcome(&key).await? == Some(outcome)
+                && self.counts_as(&key, outcome).await?
             {
                 let record = format::decode_record(&stored.bytes, outcome, &key);
                 let fence = record.map_or(0, |record| record.meta.journey.fence);
@@ -128,6 +128,17 @@ impl<T: Tree> Core<T> {
             }
         }
         Ok(old)
+    }
+
+    /// Whether this is how a task ended; if it has another record that cannot be read, it is left alone.
+    async fn counts_as(&self, key: &TaskKey, outcome: Outcome) -> Result<bool> {
+        match self.outcome(key).await {
+            Err(error) if self.is_bad_itself(&error).await => {
+                tracing::warn!(%error, "record left alone");
+                Ok(false)
+            }
+            counts => Ok(counts? == Some(outcome)),
+        }
     }
 
     /// A record that a purge looks at; one that cannot be read is left alone.
@@ -151,7 +162,7 @@ impl<T: Tree> Core<T> {
         age: Age,
         now: Timestamp,
     ) -> Result<u64> {
-        let (mut removed, mut rest) = (0, lives.iter());
+        let (mut removed, mut rest, mut scheduled) = (0, lives.iter(), None);
         while let Err(error) = self.raise_floors(shard, lives, now).await {
             if error.kind() != ErrorKind::Full {
                 return Err(error);
@@ -163,7 +174,11 @@ impl<T: Tree> Core<T> {
                 tracing::warn!(%error, "forgotten without a floor; the ids begin at their first life again");
                 return Ok(removed);
             };
-            if !self.lives_again(life, &HashSet::new()).await? {
+            if scheduled.is_none() {
+                scheduled = Some(self.scheduled_lives().await?);
+            }
+            let scheduled = scheduled.get_or_insert_default();
+            if !self.lives_again(life, scheduled).await? {
                 removed += self.remove_lives(life, age).await?;
             }
         }
@@ -263,11 +278,11 @@ impl<T: Tree> Core<T> {
         scheduled: &HashSet<TaskKey>,
     ) -> Result<u64> {
         let path = self.record_path(purge.outcome, key);
-        let Some(stored) = self.tree.read(&path).await? else { return Ok(0) };
+        let Some(stored) = self.old_record(purge.outcome, key).await? else { return Ok(0) };
         if !age.is_reached(&stored, purge.outcome, key) || self.lives_again(key, scheduled).await? {
             return Ok(0);
         }
-        if self.outcome(key).await? != Some(purge.outcome) {
+        if !self.counts_as(key, purge.outcome).await? {
             return Ok(0); // completed as well, which is what counts
         }
         let mut removed = 0;
@@ -319,8 +334,7 @@ impl<T: Tree> Core<T> {
         let mut removed = 0;
         // Failed first: a completed record beats it, so the task never seems to have failed.
         for outcome in OUTCOMES.into_iter().rev() {
-            let path = self.record_path(outcome, life);
-            let Some(stored) = self.tree.read(&path).await? else { continue };
+            let Some(stored) = self.old_record(outcome, life).await? else { continue };
             let relied_on = match dry_run {
                 false => !self.forget_record(life, outcome, age.written).await?,
                 true => stored.modified >= age.written,

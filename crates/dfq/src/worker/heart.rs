@@ -9,7 +9,6 @@
 //! - A handler whose task an operator took away is told within [`LOOK_FOR_RECALLS`] and a renewal.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use super::counts::Counts;
 use super::{Became, Report, no_thread};
 use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
@@ -38,31 +38,6 @@ const RENEWED_WITHIN: Duration = Duration::from_secs(10);
 /// How long the last record may take. Nobody waits for it on a store that hangs.
 const LAST_RECORD: Duration = Duration::from_secs(5);
 
-/// What a worker has done so far.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) completed: AtomicU64,
-    pub(super) retried: AtomicU64,
-    pub(super) failed: AtomicU64,
-    pub(super) released: AtomicU64,
-    pub(super) lost: AtomicU64,
-    pub(super) unrecorded: AtomicU64,
-}
-
-impl Counts {
-    fn report(&self) -> Report {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Report {
-            completed: read(&self.completed),
-            retried: read(&self.retried),
-            failed: read(&self.failed),
-            released: read(&self.released),
-            lost: read(&self.lost),
-            unrecorded: read(&self.unrecorded),
-        }
-    }
-}
-
 /// A lease that is kept.
 struct Kept {
     /// Which of the worker's queues it is of.
@@ -76,10 +51,12 @@ struct Kept {
     renewing: bool,
     /// An operator has taken tasks away since it began, so it must not be the last word.
     recalled: bool,
-    /// How many renewals in a row have failed.
-    failures: u32,
+    /// How many renewals in a row had no answer.
+    silences: u32,
     /// Its handler is done: only the queue has yet to be told. Whether that can still be, it will say.
     handled: bool,
+    /// It is handled, and its time is over, so it is not renewed any more.
+    ended: bool,
 }
 
 /// What came of renewing some leases of one queue, begun at this time. Nothing, if it took too long.
@@ -194,8 +171,9 @@ impl Heart {
             until,
             renewing: false,
             recalled: false,
-            failures: 0,
+            silences: 0,
             handled: false,
+            ended: false,
         };
         lock(&self.shared.kept).insert(receipt.clone(), kept);
         self.shared.added.notify_one();
@@ -236,16 +214,7 @@ impl Heart {
     }
 
     pub(super) fn count(&self, queue: usize, became: Became) {
-        let counts = &self.shared.counts[queue];
-        let count = match became {
-            Became::Completed => &counts.completed,
-            Became::Retried(_) => &counts.retried,
-            Became::Failed => &counts.failed,
-            Became::Released => &counts.released,
-            Became::Lost => &counts.lost,
-            Became::Unrecorded => &counts.unrecorded,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
+        self.shared.counts[queue].count(became);
     }
 
     pub(super) fn report(&self) -> Report {
@@ -348,7 +317,7 @@ impl Shared {
         let errands = dues.iter().filter(|due| !due.under_way && self.is_needed(due));
         let errands = errands.map(|due| due.at).min();
         let kept = lock(&self.kept);
-        let leases = kept.values().map(|kept| match kept.renewing {
+        let leases = kept.values().filter(|kept| !kept.ended).map(|kept| match kept.renewing {
             true => kept.until,
             false => kept.until.min(kept.renew_at),
         });
@@ -358,8 +327,10 @@ impl Shared {
     /// Cancels the handlers of leases that have ended: others may have their tasks from now on.
     fn end_leases(&self, now: Duration) {
         let mut kept = lock(&self.kept);
-        let ended = kept.extract_if(|_, kept| now >= kept.until);
-        for (receipt, lease) in ended.filter(|(_, lease)| !lease.handled) {
+        for kept in kept.values_mut().filter(|kept| kept.handled) {
+            kept.ended |= now >= kept.until;
+        }
+        for (receipt, lease) in kept.extract_if(|_, kept| !kept.handled && now >= kept.until) {
             let key = receipt.key();
             tracing::warn!(%key, "the lease ended before it could be renewed; its handler is cancelled");
             lease.cancelled.cancel();
@@ -371,9 +342,9 @@ impl Shared {
     fn renewals_due(&self, now: Duration) -> Vec<BoxFuture<'_, Renewed>> {
         let mut due: Vec<Vec<(Receipt, u32)>> = self.queues.iter().map(|_| Vec::new()).collect();
         for (receipt, kept) in lock(&self.kept).iter_mut() {
-            if !kept.renewing && now >= kept.renew_at {
+            if !kept.renewing && !kept.ended && now >= kept.renew_at {
                 (kept.renewing, kept.recalled) = (true, false);
-                due[kept.queue].push((receipt.clone(), kept.failures));
+                due[kept.queue].push((receipt.clone(), kept.silences));
             }
         }
         let mut renewals = Vec::new();
@@ -394,8 +365,8 @@ impl Shared {
         due: Vec<(Receipt, u32)>,
         begun: Duration,
     ) -> Renewed {
-        let (receipts, failures): (Vec<_>, Vec<_>) = due.into_iter().unzip();
-        let patience = failures.into_iter().max().unwrap_or(0).min(16);
+        let (receipts, silences): (Vec<_>, Vec<_>) = due.into_iter().unzip();
+        let patience = silences.into_iter().max().unwrap_or(0).min(16);
         let limit = (every / 3).min(RENEWED_WITHIN).saturating_mul(1 << patience);
         let answers = tokio::select! {
             biased;
@@ -409,6 +380,7 @@ impl Shared {
     fn take_note(&self, renewed: Renewed) {
         let Renewed { receipts, every, begun, answers } = renewed;
         let no_answer = || Error::new(ErrorKind::Unavailable, "the store does not answer");
+        let silence = answers.is_none();
         let answers =
             answers.unwrap_or_else(|| receipts.iter().map(|_| Err(no_answer())).collect());
         let now = self.env.monotonic();
@@ -420,7 +392,7 @@ impl Shared {
             let key = receipt.key();
             match answer {
                 Ok(valid) => {
-                    lease.failures = 0;
+                    (lease.silences, lease.ended) = (0, false);
                     lease.renew_at = if lease.recalled { now } else { begun + every };
                     lease.until = lease.until.max(begun + valid);
                 }
@@ -434,7 +406,7 @@ impl Shared {
                 Err(error) => {
                     tracing::warn!(%key, %error, "heartbeat failed; trying again");
                     // A tenth of the way: often enough to get through before the lease runs out.
-                    lease.failures += 1;
+                    lease.silences += u32::from(silence);
                     lease.renew_at = now + every / 10;
                 }
             }

@@ -7,6 +7,7 @@
 //! - No task is left behind: on a stop, handlers get a grace period, then their tasks are given back,
 //!   so that others need not wait for the leases to run out.
 
+mod counts;
 mod heart;
 mod settle;
 mod shift;

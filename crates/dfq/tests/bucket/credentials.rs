@@ -4,8 +4,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dfq::store::bucket::S3Options;
 use dfq::worker::{Job, Worker};
@@ -226,12 +227,18 @@ async fn a_credentials_file_that_changes_late() {
 }
 
 /// How long the first credentials are good for. They are renewed a minute before their end, which leaves a
-/// slow machine fifteen seconds to start its worker with them.
-const GOOD_FOR: Duration = Duration::from_secs(75);
+/// slow machine five seconds to start its worker with them.
+const GOOD_FOR: Duration = Duration::from_secs(65);
 
-/// Waits until whoever has got the first credentials has asked for others before its next request.
-async fn renewed(handed_out: Instant) {
-    while handed_out.elapsed() < GOOD_FOR - Duration::from_secs(59) {
+/// Waits until a request comes with the second credentials.
+async fn renewed(world: &World) {
+    let seen = Arc::new(AtomicBool::new(false));
+    let (sees, second) = (Arc::clone(&seen), session(2).access_key);
+    world.server.on(move |request| {
+        sees.fetch_or(request.access_key.as_ref() == Some(&second), Ordering::SeqCst);
+        None
+    });
+    while !seen.load(Ordering::SeqCst) {
         pause(100).await;
     }
 }
@@ -249,7 +256,6 @@ async fn a_credential_process_that_is_asked_again() {
     std::fs::write(&script, lines).unwrap();
     let process = format!("[default]\ncredential_process = /bin/sh {}\n", script.display());
     std::fs::write(&config, process).unwrap();
-    let begin = Instant::now();
     write_whole(&said, &printed(&session(1), GOOD_FOR));
     world.server.set_credentials(vec![session(1), session(2)]);
     let mut command = command(&world);
@@ -257,7 +263,7 @@ async fn a_credential_process_that_is_asked_again() {
     let worker = tokio::spawn(async move { command.output().await.unwrap() });
     started(&world).await;
     write_whole(&said, &printed(&session(2), Duration::from_secs(3600)));
-    renewed(begin).await;
+    renewed(&world).await;
     rotate(&world, 1, 2);
     let output = worker.await.unwrap();
     assert_done(&world, &output);
@@ -314,7 +320,6 @@ async fn endpoint(token: &'static str, says: Arc<Mutex<String>>, asked: Arc<Mute
 async fn a_container_that_is_given_new_credentials() {
     let world = World::new().await;
     two_tasks(&world).await;
-    let begin = Instant::now();
     let says = Arc::new(Mutex::new(handed_out(&session(1), GOOD_FOR)));
     let asked = Arc::default();
     let address = endpoint("t0ken-number-0", Arc::clone(&says), Arc::clone(&asked)).await;
@@ -326,7 +331,7 @@ async fn a_container_that_is_given_new_credentials() {
     let worker = tokio::spawn(async move { command.output().await.unwrap() });
     started(&world).await;
     *says.lock().unwrap() = handed_out(&session(2), Duration::from_secs(3600));
-    renewed(begin).await;
+    renewed(&world).await;
     rotate(&world, 1, 2);
     let output = worker.await.unwrap();
     assert_done(&world, &output);

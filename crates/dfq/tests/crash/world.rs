@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dfq::clock::{SkippingClock, SystemChance};
-use dfq::store::fs::fault::FaultSys;
-use dfq::store::fs::{Filesystem, RealSys};
-use dfq::{Env, OpenOptions, PollRequest, Queue, Settings, TreeQueue};
+use dfq::conformance::faulty::{FaultyFolder, faulty_folder, open_faulty};
+use dfq::{Env, OpenOptions, PollRequest, Queue, Settings};
 
-pub(crate) type Faulty = TreeQueue<Filesystem<FaultSys<RealSys>>>;
+pub(crate) use dfq::conformance::faulty::FaultyQueue as Faulty;
 
 /// Nobody sits it out: a run puts its clock forward. So no machine is too slow to act within it.
 pub(crate) const LEASE: Duration = Duration::from_secs(600);
@@ -31,11 +30,8 @@ impl World {
         Self { dir, clock: SkippingClock::default() }
     }
 
-    pub(crate) fn store(&self) -> Filesystem<FaultSys<RealSys>> {
-        let sys = FaultSys::new(RealSys).with_clock(self.clock.clone());
-        let root = RealSys::open_root(self.dir.path()).unwrap();
-        let shown = self.dir.path().display().to_string();
-        Filesystem::with(sys, root, shown, self.env(), false)
+    pub(crate) fn store(&self) -> FaultyFolder {
+        faulty_folder(self.dir.path(), &self.clock, self.env()).unwrap()
     }
 
     fn env(&self) -> Env {
@@ -51,7 +47,7 @@ impl World {
     pub(crate) fn worker(&self) -> Faulty {
         let create = Some(Settings { lease: LEASE, ..Settings::default() });
         let options = OpenOptions { env: self.env(), create, ..OpenOptions::default() };
-        run(TreeQueue::open(self.store(), options)).unwrap()
+        run(open_faulty(self.store(), options)).unwrap()
     }
 
     /// Another worker does all that is left; answers the records in the end, sorted.

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use dfq::clock::{SkippingClock, SystemChance};
+use dfq::conformance::faulty::{faulty_folder, open_faulty};
+use dfq::store::fs::RealSys;
 use dfq::store::fs::fault::FaultSys;
-use dfq::store::fs::{Filesystem, RealSys};
-use dfq::{Delivery, Env, NewTask, OpenOptions, PollRequest, Queue, Settings, TaskId, TreeQueue};
+use dfq::{Delivery, Env, NewTask, OpenOptions, PollRequest, Queue, Settings, TaskId};
 
-pub(crate) type Faulty = TreeQueue<Filesystem<FaultSys<RealSys>>>;
+pub(crate) use dfq::conformance::faulty::FaultyQueue as Faulty;
 
 /// A folder for a queue, and a clock that can be put forward.
 pub(crate) struct Place {
@@ -88,12 +89,11 @@ impl Place {
     /// A queue whose system calls are counted, and can be made to fail, on the clock of this place.
     pub(crate) async fn faulty(&self, settings: Settings) -> (Arc<Faulty>, FaultSys<RealSys>) {
         std::fs::create_dir_all(self.path("q")).unwrap();
-        let sys = FaultSys::new(RealSys).with_clock(self.clock.clone());
-        let root = RealSys::open_root(&self.path("q")).unwrap();
-        let tree = Filesystem::with(sys.clone(), root, "q".into(), self.env(), false);
+        let folder = faulty_folder(&self.path("q"), &self.clock, self.env()).unwrap();
+        let sys = folder.sys().clone();
         let create = Some(settings);
         let options = OpenOptions { env: self.env(), create, ..OpenOptions::default() };
-        (Arc::new(TreeQueue::open(tree, options).await.unwrap()), sys)
+        (Arc::new(open_faulty(folder, options).await.unwrap()), sys)
     }
 
     /// Puts text into a file below the queue, making folders as needed.

@@ -196,6 +196,10 @@ impl Inner {
             }
         };
         let (now, spread) = (self.now(), 0.75 + 0.5 * self.env.fraction());
+        let answer = answer.and_then(|found| match found.expires {
+            Some(expires) if expires <= now => Err("those given have expired".to_owned()),
+            _ => Ok(found),
+        });
         let mut state = lock(&self.state);
         match answer {
             Ok(Found { credential, expires }) => {
@@ -206,6 +210,11 @@ impl Inner {
                 let credential = Arc::new(credential);
                 *state = State {
                     known: Some(Known { credential, expires, renew_at }),
+                    // Who gives out what ends soon has no better for now.
+                    rests_until: match renew_at <= now {
+                        true => self.env.monotonic() + ASK_AGAIN.0,
+                        false => Duration::ZERO,
+                    },
                     ..State::default()
                 };
                 Ok(())

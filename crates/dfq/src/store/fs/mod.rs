@@ -165,6 +165,13 @@ impl<S: Sys> Filesystem<S> {
 
 /// Makes a folder and those above it, each on the disk before anything is put into it.
 pub fn make_durably(path: &Path) -> std::io::Result<()> {
+    make_folders(path, &mut |folder| std::fs::File::open(folder)?.sync_all())
+}
+
+fn make_folders(
+    path: &Path,
+    sync: &mut dyn FnMut(&Path) -> std::io::Result<()>,
+) -> std::io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
@@ -173,12 +180,12 @@ pub fn make_durably(path: &Path) -> std::io::Result<()> {
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
-    make_durably(parent)?;
+    make_folders(parent, sync)?;
     match std::fs::create_dir(path) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists || !path.is_dir() => return Err(e),
         _ => {}
     }
-    std::fs::File::open(parent)?.sync_all()
+    sync(parent)
 }
 
 /// An error of a system call, in terms of what the caller should do.
@@ -441,3 +448,6 @@ impl<F> Staged<F> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
