@@ -86,7 +86,7 @@ fn another_mount_is_safe() {
 /// What does not depend on the machine: its words, not its figures.
 #[test]
 fn report() {
-    let desk = Desk::new();
+    let desk = Desk::on_disk();
     let mut said = desk.dfq(&["doctor", "./jobs", "--rounds", "10"]);
     let measured = ["durable create ", "create ", "replace ", "read ", "list "];
     let of_the_machine = |line: &&str| {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use dfq::Env;
 use support::bucket::TestBucket;
-use support::{Desk, sqs};
+use support::{Desk, short_or_long, sqs};
 
 /// Tasks of every odd kind, as lines for `dfq push`. `DFQ_TEST_TASKS` says how many.
 fn odd_tasks(least: usize) -> Vec<String> {
@@ -124,12 +124,12 @@ fn around(kills: u32, least: usize) {
 
 #[test]
 fn around_the_world() {
-    around(0, 1000);
+    around(0, short_or_long(300, 1000));
 }
 
 #[test]
 fn around_the_world_by_processes_that_are_killed() {
-    around(4, 1500);
+    around(4, short_or_long(500, 1500));
 }
 
 #[test]
@@ -170,7 +170,8 @@ fn what_a_worker_has_stays_where_it_is() {
 #[test]
 fn a_move_can_be_stopped() {
     let desk = Desk::new();
-    let tasks: Vec<String> = (0..3000).map(|n| format!(r#"{{"n":{n}}}"#)).collect();
+    let tasks: Vec<String> =
+        (0..short_or_long(1000, 3000)).map(|n| format!(r#"{{"n":{n}}}"#)).collect();
     let expected = fill(&desk, "./a", &tasks);
     let child = desk.start(&["mv", "./a", "./b"]);
     support::until("it has begun", || {

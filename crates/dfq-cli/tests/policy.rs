@@ -1,8 +1,11 @@
 //! Each role can do its job with exactly what its policy allows, and with nothing less.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "real processes take real time")]
 
 mod support;
+
+use std::time::{Duration, Instant};
 
 use dfq_s3_server::{Fault, Rules};
 use support::bucket::TestBucket;
@@ -50,7 +53,14 @@ fn lose_an_answer(bucket: &TestBucket, end: &'static str) {
     });
 }
 
-fn produce(bucket: &TestBucket, desk: &Desk, queue: &str) -> String {
+/// What a job took that was allowed everything: requests and time.
+#[derive(Clone, Copy)]
+struct Enough {
+    requests: u64,
+    time: Duration,
+}
+
+fn produce(bucket: &TestBucket, desk: &Desk, queue: &str, _: Option<Enough>) -> String {
     lose_an_answer(bucket, "a/task.json");
     let all = [
         desk.dfq(&["push", queue, "id=a"]),
@@ -63,16 +73,33 @@ fn produce(bucket: &TestBucket, desk: &Desk, queue: &str) -> String {
     said(&all)
 }
 
-/// On a queue with tasks that are ready, due, already finished, and one that fails for good.
-fn work(bucket: &TestBucket, desk: &Desk, queue: &str) -> String {
+/// On a queue with tasks that are ready, due, already finished, and one that fails for good. Without some
+/// permissions it would wait for ever: it is stopped once it has had enough time, and was denied again and
+/// again, or has sent as many requests as the whole job takes.
+fn work(bucket: &TestBucket, desk: &Desk, queue: &str, enough: Option<Enough>) -> String {
     let script = r#"test "$DFQ_TASK_ID" != bad || exit 65"#;
     lose_an_answer(bucket, "a/lease.json");
-    // Without some permissions it would wait for ever; with all it drains, however slow the machine.
-    let at_most = if queue.contains("without-") { "3s" } else { "60s" };
-    let args = ["work", queue, "--drain", "--stop-after", at_most, "--", "sh", "-c", script];
+    let args = ["work", queue, "--drain", "--idle", "100ms", "--", "sh", "-c", script];
+    let worked = match enough {
+        None => desk.dfq(&args),
+        Some(enough) => {
+            let (mut child, began) = (desk.start(&args), Instant::now());
+            let had_enough = || {
+                let counts = bucket.server.meter().counts();
+                let insists = counts.denied >= 3 || counts.total() >= enough.requests;
+                insists && began.elapsed() >= 2 * enough.time
+            };
+            while child.try_wait().unwrap().is_none() && !had_enough() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let _ = child.kill();
+            let output = child.wait_with_output().unwrap();
+            let err = String::from_utf8_lossy(&output.stderr).into_owned();
+            Said { command: String::new(), out: String::new(), err, status: output.status.code() }
+        }
+    };
     let all = [
-        // Without its arguments: the time among them would be a difference that proves nothing.
-        Said { command: "work".to_owned(), ..desk.dfq(&args) },
+        Said { command: "work".to_owned(), ..worked },
         desk.dfq(&["stats", queue, "--fast"]),
         desk.dfq(&["workers", queue]),
     ];
@@ -99,33 +126,36 @@ fn look(desk: &Desk, queue: &str) -> String {
 /// missing.
 fn check(
     role: &str,
-    prepare: impl Fn(&Desk, &str),
-    job: impl Fn(&TestBucket, &Desk, &str) -> String,
+    prepare: impl Fn(&Desk, &str) + Sync,
+    job: impl Fn(&TestBucket, &Desk, &str, Option<Enough>) -> String + Sync,
 ) {
-    let bucket = TestBucket::start();
-    let desk = bucket.desk();
-    let run = |prefix: &str, rules: Rules| {
-        let queue = bucket.address(prefix);
-        bucket.server.set_rules(Rules::default());
+    // In a bucket of its own: the rules hold for a whole server.
+    let run = |without: Option<usize>, limited: bool, enough: Option<Enough>| {
+        let bucket = TestBucket::start();
+        let (desk, queue) = (bucket.desk(), bucket.address("x"));
         prepare(&desk, &queue);
-        bucket.server.set_rules(rules);
-        job(&bucket, &desk, &queue).replace(prefix, "[QUEUE]")
+        let mut allowed = permissions(&bucket, &desk.ok(&["iam-policy", &queue, "--role", role]));
+        let (count, missing) = (allowed.len(), without.map(|number| allowed.remove(number)));
+        bucket.server.set_rules(if limited { Rules::only(allowed) } else { Rules::default() });
+        bucket.server.meter().reset();
+        let began = Instant::now();
+        let said = job(&bucket, &desk, &queue, enough);
+        let counts = bucket.server.meter().counts();
+        let took = Enough { requests: counts.total(), time: began.elapsed() };
+        assert!(without.is_none() || counts.denied > 0, "{role} never asks for {missing:?}");
+        (said, took, count, missing)
     };
-    let policy_for = |prefix: &str| {
-        let policy = desk.ok(&["iam-policy", &bucket.address(prefix), "--role", role]);
-        permissions(&bucket, &policy)
-    };
-    let free = run("free-x", Rules::default());
-    let least = run("least-x", Rules::only(policy_for("least-x")));
-    assert_eq!(least, free, "with the policy as without any limit");
-    let count = policy_for("x").len();
-    for missing in 0..count {
-        let prefix = format!("without-{missing}-x");
-        let mut allowed = policy_for(&prefix);
-        let (action, pattern) = allowed.remove(missing);
-        let short = run(&prefix, Rules::only(allowed));
-        assert_ne!(short, free, "{role} does not need {action} on {pattern}");
-    }
+    let (free, enough, count, _) = run(None, false, None);
+    assert_eq!(run(None, true, None).0, free, "with the policy as without any limit");
+    std::thread::scope(|scope| {
+        for number in 0..count {
+            let (run, free) = (&run, &free);
+            scope.spawn(move || {
+                let (short, _, _, missing) = run(Some(number), true, Some(enough));
+                assert_ne!(short, *free, "{role} does not need {missing:?}");
+            });
+        }
+    });
 }
 
 #[test]
@@ -170,7 +200,7 @@ fn a_viewer() {
         desk.dfq(&["work", queue, "--until", "idle", "--", "false"]);
         desk.ok(&["push", queue, "id=later", "--delay", "1h"]);
     };
-    check("viewer", prepare, |_, desk, queue| look(desk, queue));
+    check("viewer", prepare, |_, desk, queue, _| look(desk, queue));
 }
 
 #[test]

@@ -140,7 +140,10 @@ impl S3Access for Guard {
         let rules = read(&self.0.rules);
         let key = RequestInfo::new(cx.method(), cx.uri(), cx.headers()).key;
         match actions(cx.s3_op().name()).iter().find(|action| !rules.allow(action, &key)) {
-            Some(action) => Err(s3_error!(AccessDenied, "not authorized to perform: {action}")),
+            Some(action) => {
+                self.0.meter.is_denied();
+                Err(s3_error!(AccessDenied, "not authorized to perform: {action}"))
+            }
             None => Ok(()),
         }
     }

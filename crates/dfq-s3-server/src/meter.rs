@@ -30,6 +30,8 @@ pub struct Counts {
     pub by_op: BTreeMap<&'static str, BTreeMap<u16, u64>>,
     /// Faults by name.
     pub faults: BTreeMap<&'static str, u64>,
+    /// What the rules denied: requests, and keys of a request that removes many.
+    pub denied: u64,
 }
 
 impl Counts {
@@ -109,6 +111,10 @@ impl Meter {
     /// Starts again at nothing.
     pub fn reset(&self) {
         *self.lock() = Inner::default();
+    }
+
+    pub(crate) fn is_denied(&self) {
+        self.lock().counts.denied += 1;
     }
 
     pub(crate) fn record(&self, record: Record) {

@@ -116,6 +116,7 @@ impl Service {
     fn find(&self, bucket: &str, key: &str) -> S3Result<Arc<store::Object>> {
         self.0.store.get(bucket, key).map_err(|refusal| match refusal {
             Refusal::NoSuchKey if !self.rules().allow("s3:ListBucket", key) => {
+                self.0.meter.is_denied();
                 s3_error!(AccessDenied, "Access Denied")
             }
             other => refused(other),
@@ -309,6 +310,7 @@ impl S3 for Service {
                 let conditions = condition.as_slice();
                 self.0.store.delete(&bucket, &object.key, conditions).map_err(refused)
             } else {
+                self.0.meter.is_denied();
                 Err(s3_error!(AccessDenied, "Access Denied"))
             };
             let key = Some(object.key);

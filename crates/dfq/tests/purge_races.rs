@@ -15,7 +15,7 @@ use dfq::model::{Durability, Layout, Outcome};
 use dfq::queue::{Purge, Purged};
 use dfq::{NewTask, PollRequest, Pushed, Queue, Settings, TaskKey};
 use futures::executor::block_on;
-use support::{Faulty, Place, ack_all, id, poll};
+use support::{Faulty, Place, ack_all, id, poll, short_or_long};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -279,7 +279,7 @@ async fn a_damaged_floor_stops_nobody() {
 /// Real threads, a clock that leaps by hours, and every verb at once.
 #[test]
 fn nothing_is_lost_between_pushes_and_purges_that_race() {
-    const PUSHES: usize = 400;
+    let pushes = short_or_long(150, 400);
     let place = Arc::new(Place::new());
     // Time leaps over leases before their tasks are handed out, too.
     block_on(place.faulty(Settings { max_lost: 1000, ..relaxed() }));
@@ -290,7 +290,7 @@ fn nothing_is_lost_between_pushes_and_purges_that_race() {
     let pusher = |again: bool| {
         let (queue, created) = (new_queue(), Arc::clone(&created));
         std::thread::spawn(move || {
-            for n in 0..PUSHES {
+            for n in 0..pushes {
                 let mark = format!("{again} {n}");
                 let task = if again { a(&mark).again() } else { a(&mark) };
                 // It may fail: time leaps by days, and a purge takes it for what a killed process left.
@@ -344,5 +344,5 @@ fn nothing_is_lost_between_pushes_and_purges_that_race() {
     let (created, had) = (created.lock().unwrap(), had.lock().unwrap());
     let lost: Vec<_> = created.iter().filter(|mark| !had.contains_key(*mark)).collect();
     assert!(lost.is_empty(), "{lost:?} of {}", created.len());
-    assert!(created.len() > PUSHES / 100, "only {} were created", created.len());
+    assert!(created.len() > pushes / 100, "only {} were created", created.len());
 }

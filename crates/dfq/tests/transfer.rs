@@ -316,7 +316,7 @@ async fn a_queue_is_not_moved_into_itself() {
 /// Workers at both ends, three movers there and one back again, and every task is done once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_race_of_movers_and_workers() {
-    for round in 0..5 {
+    for round in 0..support::short_or_long(2, 5) {
         let places = [support::Place::new(), support::Place::new()];
         let settings =
             Settings { durability: dfq::model::Durability::Relaxed, ..Settings::default() };

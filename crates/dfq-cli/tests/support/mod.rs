@@ -13,6 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// A number of tasks or rounds: the first, or the second if the tests may take long (`./test --long`).
+pub(crate) fn short_or_long(short: usize, long: usize) -> usize {
+    if std::env::var_os("DFQ_TEST_LONG").is_some() { long } else { short }
+}
+
 /// A folder of its own, in which commands run, and what they find in their environment.
 pub(crate) struct Desk {
     folder: tempfile::TempDir,
@@ -29,7 +34,15 @@ pub(crate) struct Said {
 }
 
 impl Desk {
+    /// Where `./test` keeps such folders, in memory if it can; else on the disk.
     pub(crate) fn new() -> Self {
+        match std::env::var_os("DFQ_TEST_DIR") {
+            Some(folder) => Self::in_folder(Path::new(&folder)),
+            None => Self::on_disk(),
+        }
+    }
+
+    pub(crate) fn on_disk() -> Self {
         Self::in_folder(Path::new(env!("CARGO_TARGET_TMPDIR")))
     }
 

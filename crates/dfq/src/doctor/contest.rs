@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use tokio_util::sync::CancellationToken;
 
 use super::basics::Means;
+use super::exam::stopped;
 use super::race::{Contenders, Contest, Entry, Heat, Prize, Round, Told, judge};
 use super::s3::{EtagForm, patiently};
 use super::subject::{Kind, Subject};
@@ -179,6 +181,8 @@ pub(super) struct Race<'a, T: Tree> {
     pub(super) rounds: usize,
     /// Goes on for as many rounds as were asked for, however long they take.
     pub(super) patient: bool,
+    /// Looked at between heats.
+    pub(super) stop: &'a CancellationToken,
 }
 
 impl<T: Tree> Race<'_, T> {
@@ -192,13 +196,18 @@ impl<T: Tree> Race<'_, T> {
         }
         let began = self.env.monotonic();
         let mut rounds: Vec<(Prize, Vec<Entry>)> = Vec::new();
+        let mut wrong = 0;
         while rounds.len() < self.rounds {
+            if self.stop.is_cancelled() {
+                return Err(stopped());
+            }
             let prizes = self.prepare(rounds.len(), HEAT.min(self.rounds - rounds.len())).await?;
             let heat = Heat { contest: self.contest, prizes: prizes.clone() };
-            rounds.extend(prizes.into_iter().zip(contenders.race(heat).await?));
+            let raced = contenders.race(heat).await?;
             let won = |entry: &&Entry| entry.told == Told::Won;
-            let several = |entries: &Vec<Entry>| entries.iter().filter(won).count() > 1;
-            let wrong = rounds.iter().filter(|(_, entries)| several(entries)).count();
+            let several = |entries: &&Vec<Entry>| entries.iter().filter(won).count() > 1;
+            wrong += raced.iter().filter(several).count();
+            rounds.extend(prizes.into_iter().zip(raced));
             let long = self.env.monotonic() - began > LONG_ENOUGH && rounds.len() >= AT_LEAST;
             if wrong >= WRONG_ENOUGH || (long && !self.patient) {
                 break;

@@ -106,6 +106,10 @@ pub async fn examine<T: Tree>(
     reported
 }
 
+pub(super) fn stopped() -> Error {
+    Error::new(ErrorKind::Unavailable, "the examination was stopped")
+}
+
 struct Exam<'a, T: Tree> {
     subject: &'a Subject<T>,
     places: &'a [Subject<T>],
@@ -114,18 +118,18 @@ struct Exam<'a, T: Tree> {
 }
 
 impl<T: Tree> Exam<'_, T> {
-    /// Does a part, unless told to stop. A call that blocks is waited for: it may still write.
+    /// Does a part, unless told to stop. Where calls block the part itself looks: a call that is under way may
+    /// still write, so it is waited for.
     async fn step<R>(&self, part: impl Future<Output = Result<R>>) -> Result<R> {
-        let stopped = || Err(Error::new(ErrorKind::Unavailable, "the examination was stopped"));
         if self.how.stop.is_cancelled() {
-            return stopped();
+            return Err(stopped());
         }
         if self.subject.blocking() {
             return part.await;
         }
         tokio::select! {
             done = part => done,
-            () = self.how.stop.cancelled() => stopped(),
+            () = self.how.stop.cancelled() => Err(stopped()),
         }
     }
 
@@ -229,6 +233,7 @@ impl<T: Tree> Exam<'_, T> {
                 // For what the queue does not need, half as many will do.
                 rounds: if contest == Contest::Swap { rounds.div_ceil(2) } else { rounds },
                 patient: self.how.rounds.is_some(),
+                stop: &self.how.stop,
             };
             let raced = self.step(race.run(contenders)).await?;
             checks.push(raced.check(self.subject.kind(), means)?);

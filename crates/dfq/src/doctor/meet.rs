@@ -135,9 +135,7 @@ impl<T: Tree> Seat<'_, T> {
     async fn pause(&self) -> Result<()> {
         tokio::select! {
             () = self.env.clock().sleep(LOOK_EVERY) => Ok(()),
-            () = self.stop.cancelled() => {
-                Err(Error::new(ErrorKind::Unavailable, "the examination was stopped"))
-            }
+            () = self.stop.cancelled() => Err(super::exam::stopped()),
         }
     }
 

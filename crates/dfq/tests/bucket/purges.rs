@@ -203,7 +203,8 @@ async fn pushers_and_purges_race() {
             }
         }
     };
-    for round in 0..12 {
+    let rounds = if std::env::var_os("DFQ_TEST_LONG").is_some() { 12 } else { 5 };
+    for round in 0..rounds {
         hours_pass(&world, round * 3);
         let mut pushing = tokio::task::JoinSet::new();
         for _ in 0..2 {

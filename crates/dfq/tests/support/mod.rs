@@ -16,6 +16,16 @@ use dfq::{Delivery, Env, NewTask, OpenOptions, PollRequest, Queue, Settings, Tas
 
 pub(crate) use dfq::conformance::faulty::FaultyQueue as Faulty;
 
+/// Where folders for queues are made.
+fn scratch() -> PathBuf {
+    std::env::var_os("DFQ_TEST_DIR").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into()).into()
+}
+
+/// A number of tasks or rounds: the first, or the second if the tests may take long (`./test --long`).
+pub(crate) fn short_or_long(short: usize, long: usize) -> usize {
+    if std::env::var_os("DFQ_TEST_LONG").is_some() { long } else { short }
+}
+
 /// A folder for a queue, and a clock that can be put forward.
 pub(crate) struct Place {
     dir: tempfile::TempDir,
@@ -28,7 +38,7 @@ impl Place {
     }
 
     fn on(clock: SkippingClock) -> Self {
-        Self { dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), clock }
+        Self { dir: tempfile::tempdir_in(scratch()).unwrap(), clock }
     }
 
     /// On a filesystem in memory, which keeps any time; where there is none, in an ordinary folder.
