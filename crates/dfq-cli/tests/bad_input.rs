@@ -97,6 +97,8 @@ fn a_damaged_queue_and_one_from_the_future() {
     desk.write("jobs/queue.json", newer.to_string());
     said.push(desk.dfq(&["check", "./jobs"]));
     said.push(desk.dfq(&["push", "./jobs", "1"]));
+    desk.write("jobs/queue.json", settings.replacen('{', r#"{"requires": ["wings"],"#, 1));
+    said.push(desk.dfq(&["work", "./jobs", "--", "true"]));
     assert_transcript!("damaged_queue", desk.transcript(&said));
 }
 

@@ -137,6 +137,7 @@ async fn main() -> Result<()> {
     }))?;
     // A thread of its own: reading standard input cannot be given up, and must not hold up the end.
     let (closed, mut closing) = tokio::sync::mpsc::channel::<()>(1);
+    #[allow(clippy::disallowed_methods, reason = "a server of tests, in real time")]
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         drop(closed);

@@ -1,6 +1,7 @@
 //! Thirty-two clients, each with a connection of its own, race for one key. The honest server has one
 //! winner in every round; the liars must be found out, or this race proves nothing.
 #![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "real servers and clients run in real time")]
 
 mod common;
 

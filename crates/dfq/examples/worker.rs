@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use dfq::OpenOptions;
 use dfq::worker::{Job, Until, Verdict, Worker};
+use dfq::{Env, OpenOptions};
 
 /// What is done for each task. Some pages are flaky, some do not exist.
 async fn fetch(job: Job) -> Verdict {
@@ -33,7 +33,7 @@ async fn main() -> dfq::Result<()> {
     let worker = Worker::new(queue, fetch).concurrency(concurrency).until(Until::Drained);
 
     let stopper = worker.stopper();
-    tokio::spawn(async move {
+    Env::system().spawn(async move {
         // The first Ctrl-C lets running tasks finish, the second gives them back at once.
         for stop in [dfq::worker::Stopper::stop, dfq::worker::Stopper::stop_now] {
             if tokio::signal::ctrl_c().await.is_ok() {

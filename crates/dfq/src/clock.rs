@@ -1,7 +1,8 @@
-//! Where time and chance come in.
+//! Where time and chance come in, and where work starts.
 //!
-//! Invariant: nothing else in this crate reads a clock, sleeps, or draws a random number (clippy
-//! enforces it), so a test can replay any run from a [`ManualClock`] and a [`SeededChance`].
+//! Invariant: nothing else in this crate reads a clock, sleeps, draws a random number, or starts a task or a
+//! thread (clippy enforces it), so a test can replay any run from a [`ManualClock`], a [`SeededChance`] and a
+//! [`Runner`] of its own.
 //!
 //! Three notions of time are kept apart:
 //! - [`Clock::monotonic`]: how long *this process* has held something. Counts time spent suspended,
@@ -11,6 +12,7 @@
 //! - [`Clock::wall`]: this machine's calendar, for `created_at` and for names of workers. Never
 //!   compared with another machine's.
 
+mod running;
 #[cfg(any(test, feature = "conformance"))]
 mod skipping;
 
@@ -23,6 +25,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
+pub use running::{Ended, Runner, Running, TokioRunner, Work};
 #[cfg(any(test, feature = "conformance"))]
 pub use skipping::SkippingClock;
 
@@ -42,11 +45,12 @@ pub trait Chance: Send + Sync + fmt::Debug {
     fn next_u64(&self) -> u64;
 }
 
-/// The outside world as the queue sees it, apart from storage: time and chance.
+/// The outside world as the queue sees it, apart from storage: time, chance, and where work runs.
 #[derive(Clone, Debug)]
 pub struct Env {
     clock: Arc<dyn Clock>,
     chance: Arc<dyn Chance>,
+    runner: Arc<dyn Runner>,
 }
 
 impl Env {
@@ -55,9 +59,15 @@ impl Env {
         Self::new(Arc::new(SystemClock), Arc::new(SystemChance))
     }
 
-    /// A world of the caller's making.
+    /// A world of the caller's making, in which tokio runs what there is to be done.
     pub fn new(clock: Arc<dyn Clock>, chance: Arc<dyn Chance>) -> Self {
-        Self { clock, chance }
+        Self { clock, chance, runner: Arc::new(TokioRunner) }
+    }
+
+    /// The same world, in which work runs elsewhere.
+    #[must_use]
+    pub fn with_runner(self, runner: Arc<dyn Runner>) -> Self {
+        Self { runner, ..self }
     }
 
     /// The clock.
@@ -245,6 +255,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "real sleepers")]
 mod tests {
     use super::*;
 

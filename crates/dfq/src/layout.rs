@@ -1,4 +1,5 @@
-//! The only place where names in the tree are built or parsed, for every provider and both layouts.
+//! The only place where names in the tree are built or parsed, for every provider and both layouts: by [`Names`]
+//! where the layout counts, by functions where it does not. A test sees to it that no other module joins a path.
 //!
 //! Invariant: every name built here parses back to what it was built from, and no id, however odd,
 //! leads out of its folder. Names that nobody here could have built are foreign: parsing answers
@@ -96,29 +97,107 @@ pub(crate) fn hash_byte(id: &TaskId) -> u8 {
     Sha256::digest(id.as_str().as_bytes())[0]
 }
 
-/// The shard of a task.
-pub(crate) fn shard(layout: Layout, key: &TaskKey) -> Shard {
-    match layout {
-        Layout::Flat => Shard(0),
-        Layout::Sharded => Shard(key.hash_byte()),
-    }
-}
+/// Every name in the tree of a queue with this layout.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names(pub(crate) Layout);
 
-/// All shards of a layout.
-pub(crate) fn shards(layout: Layout) -> Vec<Shard> {
-    match layout {
-        Layout::Flat => vec![Shard(0)],
-        Layout::Sharded => (0..=255).map(Shard).collect(),
+impl Names {
+    /// The shard of a task.
+    pub(crate) fn shard(self, key: &TaskKey) -> Shard {
+        match self.0 {
+            Layout::Flat => Shard(0),
+            Layout::Sharded => Shard(key.hash_byte()),
+        }
     }
-}
 
-/// A path below `pending/` after which the keys of a shard begin, for listings in the order of keys;
-/// nothing if they begin at the beginning. It is not the shard's own name: a server that keeps folders
-/// (SeaweedFS) takes "after 62" for "without the folder 62".
-pub(crate) fn before_shard(layout: Layout, number: usize) -> Option<String> {
-    let before = number.checked_sub(1).filter(|_| layout == Layout::Sharded)?;
-    let before = Shard(u8::try_from(before).ok().filter(|before| *before < u8::MAX)?);
-    Some(before.digits().into_iter().chain(['~']).collect())
+    /// All shards of a layout.
+    pub(crate) fn shards(self) -> Vec<Shard> {
+        match self.0 {
+            Layout::Flat => vec![Shard(0)],
+            Layout::Sharded => (0..=255).map(Shard).collect(),
+        }
+    }
+
+    /// A path below `pending/` after which the keys of a shard begin, for listings in the order of keys;
+    /// nothing if they begin at the beginning. It is not the shard's own name: a server that keeps folders
+    /// (SeaweedFS) takes "after 62" for "without the folder 62".
+    pub(crate) fn before_shard(self, number: usize) -> Option<String> {
+        let before = number.checked_sub(1).filter(|_| self.0 == Layout::Sharded)?;
+        let before = Shard(u8::try_from(before).ok().filter(|before| *before < u8::MAX)?);
+        Some(before.digits().into_iter().chain(['~']).collect())
+    }
+
+    /// `<place>/<sh>` or, flat, `<place>`.
+    pub(crate) fn shard_dir(self, place: &str, shard: Shard) -> String {
+        // With room for an id of the usual length and an ending.
+        let mut path = String::with_capacity(place.len() + 3 + 48);
+        path.push_str(place);
+        if self.0 == Layout::Sharded {
+            path.push('/');
+            path.extend(shard.digits());
+        }
+        path
+    }
+
+    fn in_shard(self, place: &str, key: &TaskKey) -> String {
+        let mut path = self.shard_dir(place, self.shard(key));
+        path.push('/');
+        push_stem(&mut path, key);
+        path
+    }
+
+    /// The folder of a pending task.
+    pub(crate) fn task_dir(self, key: &TaskKey) -> String {
+        self.in_shard(PENDING, key)
+    }
+
+    /// The terminal record of a task.
+    pub(crate) fn record_path(self, outcome: Outcome, key: &TaskKey) -> String {
+        let mut path = self.in_shard(outcome_dir(outcome), key);
+        path.push_str(".json");
+        path
+    }
+
+    /// A file of floors of a shard.
+    pub(crate) fn floor_path(self, shard: Shard, name: &str) -> String {
+        below(&self.shard_dir(FLOORS, shard), name)
+    }
+
+    /// The task of a folder found under `pending/`, if it lies where it belongs. Only flat trees can
+    /// come from programs that do not encode names as we do.
+    pub(crate) fn parse_task_dir(self, found_in: Shard, name: &str) -> Option<TaskKey> {
+        match self.0 {
+            Layout::Flat => parse_stem(name),
+            Layout::Sharded => parse_canonical_stem(name).filter(|key| self.shard(key) == found_in),
+        }
+    }
+
+    /// The task of a file found under `completed/` or `failed/`.
+    pub(crate) fn parse_record_name(self, found_in: Shard, name: &str) -> Option<TaskKey> {
+        self.parse_task_dir(found_in, name.strip_suffix(".json")?)
+    }
+
+    /// The task of a folder, by its path below `pending/`.
+    pub(crate) fn parse_task_path(self, path: &str) -> Option<TaskKey> {
+        let (shard, name) = self.split_shard(path)?;
+        self.parse_task_dir(shard, name)
+    }
+
+    /// The task of a record, by its path below `completed/` or `failed/`.
+    pub(crate) fn parse_record_path(self, path: &str) -> Option<TaskKey> {
+        let (shard, name) = self.split_shard(path)?;
+        self.parse_record_name(shard, name)
+    }
+
+    fn split_shard(self, path: &str) -> Option<(Shard, &str)> {
+        match self.0 {
+            Layout::Flat => Some((Shard::FIRST, path)),
+            Layout::Sharded => {
+                let (shard, name) = path.split_once('/')?;
+                Some((Shard::parse(shard)?, name))
+            }
+        }
+    }
 }
 
 /// Puts workers into an order that has nothing to do with their names.
@@ -135,40 +214,30 @@ pub(crate) fn outcome_dir(outcome: Outcome) -> &'static str {
     }
 }
 
-/// `<place>/<sh>` or, flat, `<place>`.
-pub(crate) fn shard_dir(layout: Layout, place: &str, shard: Shard) -> String {
-    // With room for an id of the usual length and an ending.
-    let mut path = String::with_capacity(place.len() + 3 + 48);
-    path.push_str(place);
-    if layout == Layout::Sharded {
-        path.push('/');
-        path.extend(shard.digits());
-    }
-    path
+/// What has this name in a folder.
+pub(crate) fn below(folder: &str, name: &str) -> String {
+    format!("{folder}/{name}")
 }
 
-fn in_shard(layout: Layout, place: &str, key: &TaskKey) -> String {
-    let mut path = shard_dir(layout, place, shard(layout, key));
-    path.push('/');
-    push_stem(&mut path, key);
-    path
+/// The task in its folder.
+pub(crate) fn task_file(folder: &str) -> String {
+    below(folder, TASK)
 }
 
-/// The folder of a pending task.
-pub(crate) fn task_dir(layout: Layout, key: &TaskKey) -> String {
-    in_shard(layout, PENDING, key)
+/// The lease of an attempt in its task's folder.
+pub(crate) fn lease_file(folder: &str, attempt: u32) -> String {
+    below(folder, &lease_name(attempt))
 }
 
-/// The terminal record of a task.
-pub(crate) fn record_path(layout: Layout, outcome: Outcome, key: &TaskKey) -> String {
-    let mut path = in_shard(layout, outcome_dir(outcome), key);
-    path.push_str(".json");
-    path
+/// The folder of a due time.
+pub(crate) fn due_dir(due: Due) -> String {
+    format!("{SCHEDULED}/{}", due.name())
 }
 
 /// The folder of a scheduled task.
 pub(crate) fn scheduled_dir(due: Due, key: &TaskKey) -> String {
-    let mut path = format!("{SCHEDULED}/{}/", due.name());
+    let mut path = due_dir(due);
+    path.push('/');
     push_stem(&mut path, key);
     path
 }
@@ -179,11 +248,6 @@ pub(crate) fn worker_path(worker_id: &str) -> String {
     encode(&mut path, worker_id);
     path.push_str(".json");
     path
-}
-
-/// A file of floors of a shard.
-pub(crate) fn floor_path(layout: Layout, shard: Shard, name: &str) -> String {
-    format!("{}/{name}", shard_dir(layout, FLOORS, shard))
 }
 
 /// The name of a new file of floors.
@@ -201,7 +265,7 @@ pub(crate) const DOCTORS_FOLDER: &str = "doctor-";
 
 /// A folder in which the doctor tries things out.
 pub(crate) fn doctors_folder(nonce: &str) -> String {
-    format!("{TMP}/{DOCTORS_FOLDER}{nonce}")
+    below(TMP, &format!("{DOCTORS_FOLDER}{nonce}"))
 }
 
 /// The file of an attempt, within its task's folder.
@@ -266,20 +330,6 @@ pub(crate) fn parse_stem(name: &str) -> Option<TaskKey> {
         let id = TaskId::new(name).ok().filter(|_| !foreign)?;
         Some(TaskKey::verbatim(id))
     })
-}
-
-/// The task of a folder found under `pending/`, if it lies where it belongs. Only flat trees can
-/// come from programs that do not encode names as we do.
-pub(crate) fn parse_task_dir(layout: Layout, found_in: Shard, name: &str) -> Option<TaskKey> {
-    match layout {
-        Layout::Flat => parse_stem(name),
-        Layout::Sharded => parse_canonical_stem(name).filter(|key| shard(layout, key) == found_in),
-    }
-}
-
-/// The task of a file found under `completed/` or `failed/`.
-pub(crate) fn parse_record_name(layout: Layout, found_in: Shard, name: &str) -> Option<TaskKey> {
-    parse_task_dir(layout, found_in, name.strip_suffix(".json")?)
 }
 
 /// The worker of a file found under `workers/`.

@@ -35,6 +35,7 @@ pub mod clock;
 pub mod config;
 #[cfg(feature = "conformance")]
 #[allow(clippy::unwrap_used, clippy::expect_used, reason = "a suite of tests")]
+#[allow(clippy::disallowed_methods, reason = "what is tested runs in an environment of its own")]
 pub mod conformance;
 pub mod doctor;
 mod error;

@@ -2,14 +2,19 @@
 //! panic, and never in the way of the other tasks.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "real files have real times")]
 
 mod support;
 
 use std::os::unix::fs::symlink;
+use std::sync::Arc;
 use std::time::Duration;
 
+use dfq::clock::{ManualClock, SystemChance};
 use dfq::queue::TaskState;
-use dfq::{ErrorKind, OpenOptions, PollRequest, Pushed, Release, Settings};
+use dfq::store::Tree;
+use dfq::store::memory::Memory;
+use dfq::{Env, ErrorKind, OpenOptions, PollRequest, Pushed, Queue, Release, Settings, TreeQueue};
 use support::{Place, ack_all, id, poll, push, task};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -124,6 +129,9 @@ async fn an_id_that_a_case_folding_store_confuses_is_refused() {
 async fn a_newer_or_damaged_queue_is_refused() {
     for (content, kind) in [
         (r#"{"format": 2, "layout": "spiral"}"#, ErrorKind::Incompatible),
+        (r#"{"format": 1, "layout": "spiral", "requires": ["x"]}"#, ErrorKind::Incompatible),
+        (r#"{"format": 1, "requires": "x"}"#, ErrorKind::Incompatible),
+        (r#"{"format": 1, "requires": {"x": 1}}"#, ErrorKind::Incompatible),
         ("", ErrorKind::Damaged),
         ("{\"format\": 1", ErrorKind::Damaged),
         (r#"{"format": 1, "max_attempts": 0}"#, ErrorKind::Damaged),
@@ -138,6 +146,46 @@ async fn a_newer_or_damaged_queue_is_refused() {
         assert_eq!(place.read("queue.json"), content);
         assert!(place.exists("pending/ca/a/task.json"));
     }
+}
+
+/// An operator makes it require something while workers are at it.
+#[tokio::test]
+async fn a_queue_that_comes_to_require_more_is_left() {
+    let place = Place::new();
+    let queue = place.queue().await;
+    push(&*queue, "a").await;
+    push(&*queue, "b").await;
+    let held = queue.poll(PollRequest::new(1)).await.unwrap().deliveries.remove(0);
+    // A change within one tick of the folder's times does not show.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    queue.poll(PollRequest::new(0)).await.unwrap();
+    let newer = place.read("queue.json").replacen('{', r#"{"requires": ["wings"],"#, 1);
+    place.write("newer.json", newer);
+    std::fs::rename(place.path("q/newer.json"), place.path("q/queue.json")).unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let refused = queue.poll(PollRequest::new(1)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Incompatible, "{refused}");
+    assert!(refused.to_string().contains("requires \"wings\""), "{refused}");
+    queue.poll(PollRequest::new(1)).await.unwrap_err();
+    // What it has it may finish.
+    queue.ack(vec![held.receipt]).await.remove(0).unwrap();
+}
+
+/// Where nothing tells of a change it is read now and then.
+#[tokio::test]
+async fn a_bucket_that_comes_to_require_more_is_left_within_minutes() {
+    let clock = ManualClock::default();
+    let env = Env::new(Arc::new(clock.clone()), Arc::new(SystemChance));
+    let memory = Memory::new(env.clone());
+    let options = OpenOptions { env, ..OpenOptions::create() };
+    let queue = TreeQueue::open(memory.clone(), options).await.unwrap();
+    queue.poll(PollRequest::new(1)).await.unwrap();
+    memory.replace("queue.json", br#"{"format":1,"requires":["wings"]}"#).await.unwrap();
+    clock.advance(Duration::from_secs(100));
+    queue.poll(PollRequest::new(1)).await.unwrap();
+    clock.advance(Duration::from_secs(201));
+    let refused = queue.poll(PollRequest::new(1)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Incompatible, "{refused}");
 }
 
 #[tokio::test]

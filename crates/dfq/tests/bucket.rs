@@ -2,6 +2,7 @@
 //! server that `DFQ_TEST_S3` names, with the keys and the bucket that the scripts in `servers/` make.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "real servers and clients run in real time")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -133,7 +133,6 @@ async fn a_store_that_hangs_does_not_keep_a_worker_from_ending() {
     for hard in [true, false] {
         let place = Place::new();
         let (queue, sys) = place.faulty(settings()).await;
-        push(&*queue, "a").await;
         let (heal, healed) = mpsc::channel::<()>();
         let (hung, hangs) = mpsc::channel();
         let hang = Arc::new(Mutex::new(Some((hung, healed))));
@@ -145,9 +144,14 @@ async fn a_store_that_hangs_does_not_keep_a_worker_from_ending() {
             });
             async { Verdict::Ack }
         };
-        let worker = Worker::new(queue, handler).env(place.env());
+        let worker = Worker::new(queue.clone(), handler).env(place.env());
         let stopper = worker.stopper();
         let running = tokio::spawn(worker.run());
+        // Its record is written before anything hangs: that is not what should.
+        while queue.workers().await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        push(&*queue, "a").await;
         tokio::task::spawn_blocking(move || hangs.recv()).await.unwrap().unwrap();
         stopper.stop();
         if hard {

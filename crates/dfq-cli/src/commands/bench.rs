@@ -104,7 +104,7 @@ impl Bench {
             }
         };
         let stop = CancellationToken::new();
-        let signal = tokio::spawn(crate::exit::stop_signal(stop.clone()));
+        let signal = context.env.spawn(crate::exit::stop_signal(stop.clone()));
         let place = Place::make(path, &context.env).await?;
         let measured = self.measure(context, &place, &stop).await;
         // Removed before anything else is said: whoever reads us may go away.

@@ -104,7 +104,7 @@ impl Route {
         let stop = CancellationToken::new();
         // The second signal ends it at once, as a kill would.
         let (first, second) = (stop_signal(stop.clone()), CancellationToken::new());
-        let mut signals = tokio::spawn(async move {
+        let mut signals = context.env.spawn(async move {
             first.await;
             stop_signal(second).await
         });

@@ -69,7 +69,7 @@ impl Demo {
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir(&folder).map_err(|error| unwritable(&folder, &error))?;
         let stop = CancellationToken::new();
-        let signal = tokio::spawn(stop_signal(stop.clone()));
+        let signal = context.env.spawn(stop_signal(stop.clone()));
         let mut crew = Crew::new(&folder);
         let played = tokio::select! {
             played = self.play(context, &folder, &mut crew) => Some(played),

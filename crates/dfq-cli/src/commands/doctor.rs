@@ -94,7 +94,7 @@ impl Doctor {
         mut crew: Crew,
     ) -> Result<Answer> {
         let stop = CancellationToken::new();
-        let signal = tokio::spawn(crate::exit::stop_signal(stop.clone()));
+        let signal = context.env.spawn(crate::exit::stop_signal(stop.clone()));
         if !context.json && !context.quiet {
             crate::output::note!("dfq: examining {}; this may take a minute", places[0].address());
         }

@@ -113,6 +113,7 @@ async fn look_at(
 }
 
 /// Reads the keyboard on a thread of its own, which ends with the process: nobody can wake it.
+#[allow(clippy::disallowed_methods, reason = "a keyboard cannot be simulated")]
 fn listen() -> Result<mpsc::Receiver<Wish>> {
     let (sender, receiver) = mpsc::channel(16);
     std::thread::Builder::new().name("dfq-keys".to_owned()).spawn(move || {

@@ -217,9 +217,9 @@ impl Work {
         shop.halt.stops(stopper.clone());
         let killed = Arc::new(AtomicI32::new(0));
         let aside = [
-            tokio::spawn(obey_signals(stopper.clone(), Arc::clone(shop), Arc::clone(&killed))?),
-            tokio::spawn(stop_after(shop.env.clone(), self.stop_after, stopper)),
-            tokio::spawn(count(shop.env.clone(), Arc::clone(&shop.progress), queues.to_vec())),
+            shop.env.spawn(obey_signals(stopper.clone(), Arc::clone(shop), Arc::clone(&killed))?),
+            shop.env.spawn(stop_after(shop.env.clone(), self.stop_after, stopper)),
+            shop.env.spawn(count(shop.env.clone(), Arc::clone(&shop.progress), queues.to_vec())),
         ];
         let addresses: Vec<_> = queues.iter().map(|queue| queue.address()).collect();
         shop.progress.say(&format!("working on {}, {} at once", addresses.join(", "), self.jobs));

@@ -106,6 +106,7 @@ impl Clock for SkippingClock {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "real sleepers")]
 mod tests {
     use super::*;
 

@@ -4,6 +4,7 @@
 use super::subject::{Kind, Subject};
 use super::verdict::{Check, Promise};
 use crate::error::{Error, ErrorKind, Result};
+use crate::layout;
 use crate::store::{Created, Tree};
 
 /// Writers at a time that look whether they see what they wrote, and how often each does.
@@ -56,7 +57,7 @@ fn names(kind: &Kind) -> Names {
 }
 
 pub(super) async fn examine<T: Tree>(subject: &Subject<T>, scratch: &str) -> Result<Basics> {
-    let scratch = format!("{scratch}/basics");
+    let scratch = layout::below(scratch, "basics");
     subject.on(|subject| async move { one_by_one(&subject, &scratch).await }).await
 }
 
@@ -83,11 +84,11 @@ async fn one_by_one<T: Tree>(subject: &Subject<T>, scratch: &str) -> Result<Basi
     let mut denied = Vec::new();
     // Every byte there is: what is stored must come back as it was.
     let bytes: Vec<u8> = (0..=255).collect();
-    let path = format!("{scratch}/first");
+    let path = layout::below(scratch, "first");
     let written = allowed(names.write, tree.replace(&path, &bytes).await, &mut denied)?;
     let read = allowed(names.read, tree.read(&path).await, &mut denied)?;
     let listed = allowed(names.list, tree.list(scratch, None, 100).await, &mut denied)?;
-    let created = tree.create(&format!("{scratch}/created"), &bytes).await;
+    let created = tree.create(&layout::below(scratch, "created"), &bytes).await;
     let (created, no_create) = match created {
         Err(error) if error.kind() == ErrorKind::Unsupported => (None, Some(error)),
         created => (allowed(names.create, created, &mut denied)?, None),
@@ -138,7 +139,7 @@ async fn one_by_one<T: Tree>(subject: &Subject<T>, scratch: &str) -> Result<Basi
     }
     if !usable {
         // By name: who may not list cannot find it later.
-        let _ = tree.remove(&format!("{scratch}/created")).await;
+        let _ = tree.remove(&layout::below(scratch, "created")).await;
     }
     if usable {
         checks.push(seen_at_once(subject, scratch).await?);
@@ -159,7 +160,7 @@ async fn again<T: Tree>(
     name: &'static str,
     first: Option<Created>,
 ) -> Result<Check> {
-    let path = format!("{scratch}/created");
+    let path = layout::below(scratch, "created");
     let second = tree.create(&path, b"second").await?;
     let there = tree.read(&path).await?.map(|stored| stored.bytes);
     let all = [Promise::OneOwner, Promise::OneCompletion];
@@ -185,15 +186,15 @@ async fn again<T: Tree>(
 async fn seen_at_once<T: Tree>(subject: &Subject<T>, scratch: &str) -> Result<Check> {
     let writer = |number: usize| async move {
         let tree = subject.tree();
-        let folder = format!("{scratch}/writer-{number}");
+        let folder = layout::below(scratch, &format!("writer-{number}"));
         let mut stale = (0, 0);
         for time in 0..TIMES {
-            let (path, text) = (format!("{folder}/same"), format!("{number} {time}"));
+            let (path, text) = (layout::below(&folder, "same"), format!("{number} {time}"));
             tree.replace(&path, text.as_bytes()).await?;
             let read = tree.read(&path).await?;
             stale.0 += usize::from(read.is_none_or(|read| read.bytes != text.as_bytes()));
             let name = format!("new-{time}");
-            tree.replace(&format!("{folder}/{name}"), b"new").await?;
+            tree.replace(&layout::below(&folder, &name), b"new").await?;
             let listed = tree.list(&folder, None, 100).await?;
             stale.1 += usize::from(!listed.entries.iter().any(|entry| entry.name == name));
         }

@@ -8,6 +8,7 @@ use super::subject::{Kind, Subject};
 use super::verdict::Check;
 use crate::clock::Env;
 use crate::error::Result;
+use crate::layout;
 use crate::store::Tree;
 
 /// What was found out about the store's clock.
@@ -31,7 +32,7 @@ pub(super) async fn examine<T: Tree>(
     scratch: &str,
     creates: bool,
 ) -> Result<StoreTime> {
-    let path = format!("{scratch}/now");
+    let path = layout::below(scratch, "now");
     let (clock, many) = (env.clone(), creates && !matches!(subject.kind(), Kind::Bucket(_)));
     let (offset, samples) = subject
         .on(|subject| async move {

@@ -13,6 +13,7 @@ use super::subject::{Kind, Subject};
 use super::verdict::{Check, Outcome, Promise};
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
+use crate::layout;
 use crate::store::Tree;
 
 /// Prizes in one heat.
@@ -223,8 +224,10 @@ impl<T: Tree> Race<'_, T> {
 
     /// Lays out what a heat needs.
     async fn prepare(&self, first: usize, count: usize) -> Result<Vec<Prize>> {
-        let folder = format!("{}/{:?}", self.scratch, self.contest).to_lowercase();
-        let paths: Vec<String> = (first..first + count).map(|n| format!("{folder}/{n}")).collect();
+        let name = format!("{:?}", self.contest).to_lowercase();
+        let folder = layout::below(self.scratch, &name);
+        let paths: Vec<String> =
+            (first..first + count).map(|n| layout::below(&folder, &n.to_string())).collect();
         let prize = |path: String| Prize { path, etag: None };
         match self.contest {
             Contest::Record | Contest::Task => {}

@@ -162,7 +162,6 @@ impl<T: Tree> Exam<'_, T> {
                     checks.push(self.step(s3::patiently(|| s3::lifecycle(raw))).await?);
                 }
             }
-            Kind::Other => checks.extend(basics.checks),
         }
         let (mut speed, mut advice) = (Vec::new(), Vec::new());
         if basics.usable {
@@ -260,7 +259,7 @@ impl<T: Tree> Exam<'_, T> {
 
     /// Several ways must lead to the same place, or a race between them says nothing.
     async fn same_place(&self) -> Result<()> {
-        let path = format!("{}/here", self.scratch);
+        let path = layout::below(&self.scratch, "here");
         let (at, mark) = (path.clone(), self.scratch.clone());
         self.subject
             .on(|subject| async move { subject.tree().replace(&at, mark.as_bytes()).await })
@@ -301,7 +300,7 @@ impl<T: Tree> Exam<'_, T> {
                 let Some(first) = folders.next() else { return abandoned };
                 let Ok(now) = tree.now().await else { return abandoned };
                 for folder in std::iter::once(first).chain(folders) {
-                    let folder = format!("{}/{}", layout::TMP, folder.name);
+                    let folder = layout::below(layout::TMP, &folder.name);
                     if last_change(tree, &folder).await.is_some_and(|at| at + ABANDONED < now) {
                         abandoned.push(folder);
                     }
@@ -351,11 +350,11 @@ async fn last_change<T: Tree>(tree: &T, folder: &str) -> Option<jiff::Timestamp>
     for _ in 0..3 {
         let entries = tree.list(&folder, None, 20).await.ok()?.entries;
         for entry in entries.iter().filter(|entry| entry.kind == EntryKind::File) {
-            let stored = tree.read(&format!("{folder}/{}", entry.name)).await.ok().flatten();
+            let stored = tree.read(&layout::below(&folder, &entry.name)).await.ok().flatten();
             last = last.max(stored.map(|stored| stored.modified));
         }
         match entries.iter().find(|entry| entry.kind == EntryKind::Folder) {
-            Some(below) => folder = format!("{folder}/{}", below.name),
+            Some(below) => folder = layout::below(&folder, &below.name),
             None => break,
         }
     }

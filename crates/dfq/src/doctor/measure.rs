@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::subject::{Kind, Subject};
 use crate::clock::Env;
 use crate::error::Result;
+use crate::layout;
 use crate::store::Tree;
 
 /// An operation that is measured.
@@ -72,8 +73,9 @@ async fn one<T: Tree>(
     operation: Operation,
     clients: usize,
 ) -> Result<Speed> {
-    let folder = format!("{scratch}/{}-{clients}", operation.name().replace(' ', "-"));
-    let sample = format!("{scratch}/sample");
+    let folder =
+        layout::below(scratch, &format!("{}-{clients}", operation.name().replace(' ', "-")));
+    let sample = layout::below(scratch, "sample");
     let began = env.monotonic();
     let parts = subject.together(clients, |subject, client| {
         let (env, folder, sample) = (env.clone(), folder.clone(), sample.clone());
@@ -83,7 +85,7 @@ async fn one<T: Tree>(
             while took.len() < AT_LEAST
                 || (took.len() < AT_MOST && env.monotonic() - began < MOMENT)
             {
-                let path = format!("{folder}/{client}-{}", took.len());
+                let path = layout::below(&folder, &format!("{client}-{}", took.len()));
                 let before = env.monotonic();
                 match operation {
                     Operation::DurableCreate | Operation::Create => {
@@ -93,9 +95,10 @@ async fn one<T: Tree>(
                         done.into_iter().collect::<Result<Vec<_>>>()?;
                     }
                     Operation::Replace => {
-                        tree.replace(&format!("{folder}/{client}"), &CONTENT).await?;
+                        tree.replace(&layout::below(&folder, &client.to_string()), &CONTENT)
+                            .await?;
                     }
-                    Operation::Read => drop(tree.read(&format!("{sample}/0")).await?),
+                    Operation::Read => drop(tree.read(&layout::below(&sample, "0")).await?),
                     Operation::List => drop(tree.list(&sample, None, 100).await?),
                 }
                 took.push(env.monotonic() - before);
@@ -142,9 +145,9 @@ pub(super) fn plan<T: Tree>(subject: &Subject<T>, creates: bool) -> Vec<(Operati
 
 /// Lays out what is read and listed.
 pub(super) async fn prepare<T: Tree>(subject: &Subject<T>, scratch: &str) -> Result<()> {
-    let folder = format!("{scratch}/measure/sample");
+    let folder = layout::below(&layout::below(scratch, "measure"), "sample");
     let written = subject.together(10, |subject, number| {
-        let path = format!("{folder}/{number}");
+        let path = layout::below(&folder, &number.to_string());
         async move { subject.tree().replace(&path, &CONTENT).await }
     });
     written.await.into_iter().collect()
@@ -157,5 +160,5 @@ pub(super) async fn measure<T: Tree>(
     scratch: &str,
     (operation, clients): (Operation, usize),
 ) -> Result<Speed> {
-    one(subject, env, &format!("{scratch}/measure"), operation, clients).await
+    one(subject, env, &layout::below(scratch, "measure"), operation, clients).await
 }

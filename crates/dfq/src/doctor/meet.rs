@@ -118,7 +118,7 @@ fn session(peers: &[String]) -> String {
 
 impl<T: Tree> Seat<'_, T> {
     fn hello(&self, peer: &str) -> String {
-        format!("{}/{peer}.json", self.meeting)
+        layout::below(&self.meeting, &format!("{peer}.json"))
     }
 
     async fn write(&self, path: String, value: &impl Serialize) -> Result<()> {
@@ -218,7 +218,9 @@ impl<T: Tree> Seat<'_, T> {
         let mut found = Vec::with_capacity(peers.len());
         for peer in peers {
             loop {
-                if let Some(value) = self.read(format!("{common}/{peer}.{ending}")).await? {
+                if let Some(value) =
+                    self.read(layout::below(common, &format!("{peer}.{ending}"))).await?
+                {
                     found.push(value);
                     break;
                 }
@@ -248,7 +250,8 @@ impl<T: Tree> Seat<'_, T> {
         let contests = Meeting::contests(self.subject.kind(), creates);
         let prizes = |contest: Contest, heat: usize| -> Vec<Prize> {
             let name = format!("{contest:?}").to_lowercase();
-            let path = |n: usize| format!("{common}/{name}/{}", heat * HEAT + n);
+            let folder = layout::below(common, &name);
+            let path = |n: usize| layout::below(&folder, &(heat * HEAT + n).to_string());
             (0..HEAT).map(|n| Prize { path: path(n), etag: None }).collect()
         };
         let mut entrants =
@@ -261,14 +264,14 @@ impl<T: Tree> Seat<'_, T> {
             let mut rounds = Vec::new();
             for heat in 0..HEATS {
                 let line = format!("heat-{}", number * HEATS + heat);
-                self.write(format!("{common}/{}.{line}", self.me), &true).await?;
+                self.write(layout::below(common, &format!("{}.{line}", self.me)), &true).await?;
                 self.all::<bool>(peers, common, &line).await?;
                 let prizes = prizes(*contest, heat);
                 rounds.extend(entrants.race(Heat { contest: *contest, prizes }).await?);
             }
             told.push(rounds);
         }
-        self.write(format!("{common}/{}.told", self.me), &told).await?;
+        self.write(layout::below(common, &format!("{}.told", self.me)), &told).await?;
         let all: Vec<ToldAll> = self.all(peers, common, "told").await?;
         let mut races = Vec::new();
         for (number, contest) in contests.iter().enumerate() {
@@ -287,7 +290,7 @@ impl<T: Tree> Seat<'_, T> {
 
     /// The first of the peers clears up, once the others have seen what they need.
     async fn leave(&self, peers: &[String], common: &str, orderly: bool) {
-        let _ = self.write(format!("{common}/{}.left", self.me), &true).await;
+        let _ = self.write(layout::below(common, &format!("{}.left", self.me)), &true).await;
         let mut clears_up = peers.first() == Some(&self.me);
         if clears_up && orderly {
             clears_up = self.all::<bool>(peers, common, "left").await.is_ok();

@@ -36,8 +36,8 @@ impl Contest {
     pub(super) fn file(self, path: &str) -> String {
         match self {
             Self::Record | Self::Exclusive | Self::Swap => path.to_owned(),
-            Self::Lease => format!("{path}/{}", layout::lease_name(1)),
-            Self::Task => format!("{path}/{}", layout::TASK),
+            Self::Lease => layout::lease_file(path, 1),
+            Self::Task => layout::task_file(path),
         }
     }
 }
@@ -122,14 +122,15 @@ impl<T: Tree> Entrants<T> {
                 let mark = format!("{}-{client}", self.mark);
                 let heat = Arc::clone(&heat);
                 let (threads, tasks) = (Arc::clone(&threads), Arc::clone(&tasks));
+                let env = place.env().clone();
                 if blocking {
-                    tokio::task::spawn_blocking(move || {
-                        let ready = futures::executor::block_on(Ready::make(&place, &heat, &mark));
+                    env.spawn_blocking(async move {
+                        let ready = Ready::make(&place, &heat, &mark).await;
                         threads.wait();
-                        futures::executor::block_on(ready.go(&place, &heat, &mark, 1))
+                        ready.go(&place, &heat, &mark, 1).await
                     })
                 } else {
-                    tokio::spawn(async move {
+                    env.spawn(async move {
                         let ready = Ready::make(&place, &heat, &mark).await;
                         tasks.wait().await;
                         ready.go(&place, &heat, &mark, UNDER_WAY).await

@@ -49,7 +49,7 @@ const SWAP: &str = "If-Match";
 
 /// Whether `If-Match` is honoured, and in which form.
 pub(super) async fn if_match(raw: &Raw, scratch: &str) -> Result<(Check, Option<EtagForm>)> {
-    let path = format!("{scratch}/if-match");
+    let path = layout::below(scratch, "if-match");
     let mut etag = raw.put(&path, b"0").await?.etag.unwrap_or_default();
     if etag.is_empty() {
         let check = Check::breaks(SWAP, "a write is answered without an ETag", &[Promise::Index]);
@@ -95,7 +95,7 @@ pub(super) async fn if_match(raw: &Raw, scratch: &str) -> Result<(Check, Option<
 /// Whether a DELETE with `If-Match` looks at it. The queue never relies on that.
 pub(super) async fn conditional_delete(bucket: &Bucket, raw: &Raw, scratch: &str) -> Result<Check> {
     const NAME: &str = "conditional delete";
-    let path = format!("{scratch}/if-match-delete");
+    let path = layout::below(scratch, "if-match-delete");
     raw.put(&path, b"kept").await?;
     let other = EtagForm::Quoted.of("00000000000000000000000000000000");
     let answer = raw.delete_if_match(&path, &other).await?;

@@ -7,6 +7,7 @@ use futures::StreamExt;
 
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
+use crate::layout;
 use crate::store::bucket::Bucket;
 use crate::store::fs::Filesystem;
 use crate::store::{EntryKind, Tree};
@@ -15,11 +16,12 @@ use crate::store::{EntryKind, Tree};
 pub struct Subject<T: Tree> {
     tree: Arc<T>,
     kind: Kind,
+    env: Env,
 }
 
 impl<T: Tree> Clone for Subject<T> {
     fn clone(&self) -> Self {
-        Self { tree: Arc::clone(&self.tree), kind: self.kind.clone() }
+        Self { tree: Arc::clone(&self.tree), kind: self.kind.clone(), env: self.env.clone() }
     }
 }
 
@@ -30,24 +32,22 @@ pub(super) enum Kind {
     Directory(PathBuf),
     /// A bucket.
     Bucket(Arc<Bucket>),
-    /// Nothing else.
-    Other,
 }
 
 impl Subject<Filesystem> {
     /// A directory, which is made if it is missing.
     pub fn directory(path: &Path, env: Env) -> Result<Self> {
-        let tree = Filesystem::create(path, env)?;
+        let tree = Filesystem::create(path, env.clone())?;
         let whole = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        Ok(Self { tree: Arc::new(tree), kind: Kind::Directory(whole) })
+        Ok(Self { tree: Arc::new(tree), kind: Kind::Directory(whole), env })
     }
 }
 
 impl Subject<Bucket> {
     /// A bucket, or a part of one.
-    pub fn bucket(bucket: Bucket) -> Self {
+    pub fn bucket(bucket: Bucket, env: Env) -> Self {
         let tree = Arc::new(bucket);
-        Self { kind: Kind::Bucket(Arc::clone(&tree)), tree }
+        Self { kind: Kind::Bucket(Arc::clone(&tree)), tree, env }
     }
 }
 
@@ -55,17 +55,16 @@ impl Subject<Bucket> {
 const AT_ONCE: usize = 32;
 
 impl<T: Tree> Subject<T> {
-    /// Any other tree.
-    pub fn tree_only(tree: T) -> Self {
-        Self { tree: Arc::new(tree), kind: Kind::Other }
-    }
-
     pub(super) fn tree(&self) -> &T {
         &self.tree
     }
 
     pub(super) fn kind(&self) -> &Kind {
         &self.kind
+    }
+
+    pub(super) fn env(&self) -> &Env {
+        &self.env
     }
 
     pub(super) fn blocking(&self) -> bool {
@@ -87,13 +86,7 @@ impl<T: Tree> Subject<T> {
         if !self.blocking() {
             return work.await;
         }
-        match tokio::task::spawn_blocking(|| futures::executor::block_on(work)).await {
-            Ok(answer) => answer,
-            Err(stopped) => match stopped.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => std::future::pending().await,
-            },
-        }
+        self.env.spawn_blocking(work).result().await
     }
 
     /// The same, `count` times at once.
@@ -115,7 +108,8 @@ impl<T: Tree> Subject<T> {
     pub(super) async fn remove_folder(&self, folder: &str) -> Result<()> {
         if let Kind::Directory(root) = &self.kind {
             let path = root.join(folder);
-            let removed = tokio::task::spawn_blocking(move || remove_stubbornly(&path)).await;
+            let removing = async move { remove_stubbornly(&path) };
+            let removed = self.env.spawn_blocking(removing).await;
             return match removed {
                 Ok(Err(error)) => {
                     let message = format!("'{folder}' cannot be removed: {error}");
@@ -130,7 +124,7 @@ impl<T: Tree> Subject<T> {
             loop {
                 let page = self.tree.list(&folder, from, 1000).await?;
                 for entry in page.entries {
-                    let path = format!("{folder}/{}", entry.name);
+                    let path = layout::below(&folder, &entry.name);
                     match entry.kind {
                         EntryKind::Folder => folders.push(path),
                         _ => files.push(path),

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 pub(crate) use floor::{Floor, LONGEST_FLOOR, decode_floor, decode_floors, encode_floors};
 pub(crate) use lease::{decode_lease, encode_lease};
-pub(crate) use settings::{decode_settings, encode_settings};
+pub(crate) use settings::{check_compatible, decode_settings, encode_settings};
 pub(crate) use task::{
     bare_meta, decode_record, decode_task, encode_record, encode_task, is_forgotten, member,
     respaced, split_payload, with_id,

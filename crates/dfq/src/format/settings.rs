@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Time, time, timestamp};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{Backoff, Durability, FORMAT_VERSION, Layout, Settings, Shared};
+use crate::model::{Backoff, Durability, FEATURES, FORMAT_VERSION, Layout, Settings, Shared};
 
 #[derive(Serialize, Deserialize)]
 struct SettingsDoc {
@@ -87,23 +87,45 @@ pub(crate) fn encode_settings(settings: &Settings) -> Vec<u8> {
     out
 }
 
-/// Reads `queue.json`. A newer format is refused before anything else in it is looked at.
-pub(crate) fn decode_settings(bytes: &[u8]) -> Result<Settings> {
+/// Whether this version may use a queue with this `queue.json`: it must know its format, and every feature that
+/// the queue requires. Nothing else in the file is looked at, since the format decides what that means.
+pub(crate) fn check_compatible(bytes: &[u8]) -> Result<()> {
     #[derive(Deserialize)]
     struct Version {
         format: u32,
+        #[serde(default)]
+        requires: serde_json::Value,
     }
-    let damaged = |e: serde_json::Error| Error::damaged(format!("queue.json cannot be read: {e}"));
     let version: Version = serde_json::from_slice(bytes).map_err(damaged)?;
+    let refuse = |why: String| Err(Error::new(ErrorKind::Incompatible, why + "; upgrade dfq"));
     if !(1..=FORMAT_VERSION).contains(&version.format) {
-        return Err(Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "the queue has format {}, this version of dfq knows 1 to {FORMAT_VERSION}; upgrade dfq",
-                version.format
-            ),
+        return refuse(format!(
+            "the queue has format {}, this version of dfq knows 1 to {FORMAT_VERSION}",
+            version.format
         ));
     }
+    let required = match &version.requires {
+        serde_json::Value::Null => &[][..],
+        serde_json::Value::Array(features) => features,
+        other => std::slice::from_ref(other),
+    };
+    let is_known =
+        |feature: &serde_json::Value| feature.as_str().is_some_and(|it| FEATURES.contains(&it));
+    match required.iter().find(|feature| !is_known(feature)) {
+        Some(unknown) => {
+            refuse(format!("the queue requires {unknown}, which this version of dfq does not know"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn damaged(error: serde_json::Error) -> Error {
+    Error::damaged(format!("queue.json cannot be read: {error}"))
+}
+
+/// Reads `queue.json`. What this version must not use is refused before anything else in it is looked at.
+pub(crate) fn decode_settings(bytes: &[u8]) -> Result<Settings> {
+    check_compatible(bytes)?;
     let doc: SettingsDoc = serde_json::from_slice(bytes).map_err(damaged)?;
     let defaults = Settings::default();
     let seconds = |value: Option<f64>, default, name: &str| match value {

@@ -49,18 +49,18 @@ fn other_programs_names_are_kept_as_they_are() {
 #[test]
 fn a_folder_in_the_wrong_shard_is_foreign() {
     let id = key("abc", 1);
-    let home = shard(Layout::Sharded, &id);
+    let home = Names(Layout::Sharded).shard(&id);
     assert_eq!(home, Shard(0xba)); // sha256("abc") = ba7816bf…
-    assert_eq!(parse_task_dir(Layout::Sharded, home, "abc"), Some(id));
-    assert_eq!(parse_task_dir(Layout::Sharded, home, "ABC"), None);
+    assert_eq!(Names(Layout::Sharded).parse_task_dir(home, "abc"), Some(id));
+    assert_eq!(Names(Layout::Sharded).parse_task_dir(home, "ABC"), None);
 }
 
 #[test]
 fn paths_of_both_layouts() {
     let key = key("abc", 2);
-    assert_eq!(task_dir(Layout::Sharded, &key), "pending/ba/abc@2");
-    assert_eq!(task_dir(Layout::Flat, &key), "pending/abc@2");
-    let path = record_path(Layout::Sharded, Outcome::Completed, &key);
+    assert_eq!(Names(Layout::Sharded).task_dir(&key), "pending/ba/abc@2");
+    assert_eq!(Names(Layout::Flat).task_dir(&key), "pending/abc@2");
+    let path = Names(Layout::Sharded).record_path(Outcome::Completed, &key);
     assert_eq!(path, "completed/ba/abc@2.json");
     assert_eq!(worker_path("host a-1"), "workers/host%20a-1.json");
 }
@@ -79,16 +79,16 @@ fn lease_names() {
 
 #[test]
 fn a_shard_begins_after_what_is_no_folder() {
-    assert_eq!(before_shard(Layout::Flat, 7), None);
-    assert_eq!(before_shard(Layout::Sharded, 0), None);
+    assert_eq!(Names(Layout::Flat).before_shard(7), None);
+    assert_eq!(Names(Layout::Sharded).before_shard(0), None);
     for number in 1..256 {
-        let before = before_shard(Layout::Sharded, number).unwrap();
+        let before = Names(Layout::Sharded).before_shard(number).unwrap();
         let [last, this] = [number - 1, number].map(|number| format!("{number:02x}"));
         assert!(format!("{last}/\u{10ffff}") < before && before < format!("{this}/"), "{before}");
         // Nor does a server that compares the names of folders leave this one out.
         assert!(last < before && before < this, "{before}");
     }
-    assert_eq!(before_shard(Layout::Sharded, 256), None);
+    assert_eq!(Names(Layout::Sharded).before_shard(256), None);
 }
 
 #[test]
@@ -135,4 +135,37 @@ proptest! {
         }
         let _ = (Due::parse(&name), parse_lease_name(&name), Shard::parse(&name));
     }
+}
+
+/// Paths are joined here and nowhere else: whoever wants another name adds it here, where it can be parsed too.
+#[test]
+fn no_other_module_joins_a_path() {
+    // Addresses and URLs.
+    let elsewhere = ["config", "config.rs", "sqs", "open.rs", "raw.rs", "policy.rs", "client.rs"];
+    let mut folders = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let exempt = name.starts_with("layout") || name.contains("test");
+            if exempt || elsewhere.contains(&&*name) || name == "conformance" {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            for (number, line) in std::fs::read_to_string(&path).unwrap().lines().enumerate() {
+                let text = line.split_once("format!(\"").map_or("", |(_, text)| text);
+                // A slash at the end is a prefix, of whatever lies below.
+                let joins = text.contains("/{") || (text.contains("}/") && !text.contains("/\""));
+                let is_no_name = text.starts_with(['/', '<']) || text.contains("://");
+                if joins && !is_no_name {
+                    found.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "use `layout` for these:\n{}", found.join("\n"));
 }

@@ -16,6 +16,6 @@ pub use lease::{Lease, LeaseState};
 pub use receipt::Receipt;
 pub use record::{AttemptSummary, Outcome, Record};
 pub(crate) use settings::check_lease;
-pub use settings::{Backoff, Durability, FORMAT_VERSION, Layout, Settings, Shared};
+pub use settings::{Backoff, Durability, FEATURES, FORMAT_VERSION, Layout, Settings, Shared};
 pub(crate) use task::Arrival;
 pub use task::{Carried, Journey, MAX_TASK_BYTES, NewTask, Payload, TaskMeta};

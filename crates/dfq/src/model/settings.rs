@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 /// The format that this version writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
+/// The features of a queue that this version knows, by the names in its `requires`. There are none yet.
+pub const FEATURES: [&str; 0] = [];
+
 /// How names are laid out in the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layout {

@@ -9,7 +9,7 @@ use super::Problem;
 use super::core::Core;
 use crate::error::Result;
 use crate::format;
-use crate::layout::{self, Shard};
+use crate::layout::{self, Names, Shard};
 use crate::model::{Layout, Outcome, TaskKey};
 use crate::store::{EntryKind, Tree};
 
@@ -56,17 +56,17 @@ impl<T: Tree> Core<T> {
             if self.layout() == Layout::Sharded {
                 self.each_entry(place, |entry| match Shard::parse(&entry.name) {
                     Some(shard) if entry.kind == EntryKind::Folder => shards.push(shard),
-                    _ => findings.note(&format!("{place}/{}", entry.name), "not a shard"),
+                    _ => findings.note(&layout::below(place, &entry.name), "not a shard"),
                 })
                 .await?;
             } else {
-                shards = layout::shards(Layout::Flat);
+                shards = Names(Layout::Flat).shards();
             }
             for shard in shards {
                 self.check_shard(place, shard, &mut findings).await?;
             }
         }
-        for shard in layout::shards(self.layout()) {
+        for shard in self.names().shards() {
             for (path, what) in self.check_floors(shard).await? {
                 findings.note(&path, &what);
             }
@@ -85,24 +85,20 @@ impl<T: Tree> Core<T> {
         shard: Shard,
         findings: &mut Findings,
     ) -> Result<()> {
-        let dir = layout::shard_dir(self.layout(), place, shard);
+        let dir = self.names().shard_dir(place, shard);
         let mut keys = Vec::new();
         let visited = self
             .each_entry(&dir, |entry| {
                 let (key, wanted) = match place {
-                    layout::PENDING => (
-                        layout::parse_task_dir(self.layout(), shard, &entry.name),
-                        EntryKind::Folder,
-                    ),
-                    _ => (
-                        layout::parse_record_name(self.layout(), shard, &entry.name),
-                        EntryKind::File,
-                    ),
+                    layout::PENDING => {
+                        (self.names().parse_task_dir(shard, &entry.name), EntryKind::Folder)
+                    }
+                    _ => (self.names().parse_record_name(shard, &entry.name), EntryKind::File),
                 };
                 match key.filter(|_| entry.kind == wanted) {
                     Some(key) => keys.push(key),
                     None => findings.note(
-                        &format!("{dir}/{}", entry.name),
+                        &layout::below(&dir, &entry.name),
                         "does not belong here: no task that we named, or in the wrong folder",
                     ),
                 }
@@ -166,7 +162,7 @@ impl<T: Tree> Core<T> {
         {
             let what = format!("{error}; whoever claims it sets it aside in failed/");
             let mended = findings.repair && self.set_aside_damaged(key).await?;
-            findings.add(&format!("{dir}/{}", layout::TASK), &what, mended);
+            findings.add(&layout::task_file(&dir), &what, mended);
         }
         let history = match self.history(&slot).await {
             Ok(history) => history,
@@ -176,7 +172,7 @@ impl<T: Tree> Core<T> {
             }
         };
         for seen in history.iter().filter(|seen| seen.lease.is_none()) {
-            let path = format!("{dir}/{}", layout::lease_name(seen.attempt));
+            let path = layout::lease_file(&dir, seen.attempt);
             findings.note(&path, "cannot be read; it is judged by its age");
         }
         Ok(())

@@ -116,6 +116,7 @@ impl<T: Tree> Core<T> {
         // Most tasks were never claimed before, so this is tried before anything is read.
         let wanted = |attempt| Wanted { length, attempt, moving: candidate.moving };
         let draft = self.draft_for(wanted(1)).await?;
+        let mut history_is_whole = false;
         let mut history = match &candidate.leases[..] {
             [] => {
                 if self.create_lease(key, &slot, &draft).await? == Created::New {
@@ -124,6 +125,7 @@ impl<T: Tree> Core<T> {
                 // Asked before the lease is read: whoever gives a task back writes so, and only then
                 // lets go.
                 let held = self.holds(key, &draft.lease);
+                history_is_whole = self.strategy.looks.all_leases_after_a_collision;
                 let history = self.history_after_collision(&slot).await?;
                 if !held && is_same(&draft.lease, history.last()) {
                     return self.check_claim(key, slot, &draft, &[]).await;
@@ -132,58 +134,66 @@ impl<T: Tree> Core<T> {
             }
             listed => self.history_of(&slot, listed).await?,
         };
-        if history.is_empty() && self.remote() {
+        if history.is_empty() {
             return Ok(Claim::Gone); // whoever has finished it is removing what is left
         }
-        let (mut verdict, mut mono) = self.judge(candidate, &history).await?;
-        if matches!(verdict, Verdict::Free | Verdict::Stale) && self.remote() {
-            // Only a few leases were read, as a listing showed them. Now all of them.
+        let (mut verdict, mut when) = self.judge(candidate, &history).await?;
+        if matches!(verdict, Verdict::Free | Verdict::Stale) && !history_is_whole {
             history = self.history(&slot).await?;
-            (verdict, mono) = self.judge(candidate, &history).await?;
+            (verdict, when) = self.judge(candidate, &history).await?;
         }
-        let top = history.last().map_or(0, |seen| seen.attempt);
-        // Where looks cost, one that cannot be had anyway is looked for when it can.
-        let waits = matches!(verdict, Verdict::Held(_) | Verdict::Backoff(_))
-            && self.remote()
-            && !candidate.without_task;
-        if top == 0 || (!waits && !self.tree.probe(&slot, top).await?.task) {
-            // Leases without their task are garbage; and a folder without either is being cleaned up, or is
-            // gone. But if nothing is known of an end, its task may be on its way.
+        let Some(top) = history.last() else { return Ok(Claim::Gone) };
+        // One that cannot be had anyway need not be looked for yet.
+        let may_wait = !self.strategy.looks.at_tasks_that_wait && !candidate.without_task;
+        let waits = matches!(verdict, Verdict::Held(_) | Verdict::Backoff(_)) && may_wait;
+        if !waits && !self.tree.probe(&slot, top.attempt).await?.task {
+            // Leases without their task are garbage. But if nothing is known of an end, it may be on its way.
             let younger =
-                |seen: &Seen| mono.0.duration_since(seen.modified) < signed(BEING_WRITTEN);
-            if !self.remote() && history.iter().any(younger) && self.outcome(key).await?.is_none() {
+                |seen: &Seen| when.0.duration_since(seen.modified) < signed(BEING_WRITTEN);
+            let may_come = self.strategy.has_partial_files && history.iter().any(younger);
+            if may_come && self.outcome(key).await?.is_none() {
                 return Ok(self.being_written());
             }
             self.clean_slot(key, &slot).await?;
             return Ok(Claim::Gone);
         }
         match verdict {
-            Verdict::Held(until) => Ok(Claim::Held(self.monotonic_at(until, mono))),
-            Verdict::Backoff(until) => Ok(Claim::Rest(self.monotonic_at(until, mono))),
+            Verdict::Held(until) => Ok(Claim::Held(self.monotonic_at(until, when))),
+            Verdict::Backoff(until) => Ok(Claim::Rest(self.monotonic_at(until, when))),
             Verdict::Free | Verdict::Stale => {
-                // Looked at first: one that cannot be read must not gather leases.
-                let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
-                let finished = look.finished && look.task.is_some();
-                if finished && self.remote() && !self.secure_records(key).await? {
-                    return Ok(Claim::Rest(self.env.monotonic() + FORGETTING));
-                }
-                if look.task.is_none() || look.finished {
-                    self.clean_slot(key, &slot).await?;
-                    return Ok(Claim::Gone);
-                }
-                let attempt = top.saturating_add(1);
-                let draft = self.draft_for(wanted(attempt)).await?;
-                if self.create_lease(key, &slot, &draft).await? == Created::Exists {
-                    let held = self.holds(key, &draft.lease);
-                    let stored = self.tree.read_lease(&slot, attempt).await?;
-                    let there = stored.map(|stored| Seen::new(attempt, &stored));
-                    if held || !is_same(&draft.lease, there.as_ref()) {
-                        return Ok(Claim::Held(self.env.monotonic() + self.settings.lease));
-                    }
-                }
-                self.check_claim(key, slot, &draft, &history).await
+                let next = top.attempt.saturating_add(1);
+                self.take_over(key, slot, wanted(next), &history).await
             }
         }
+    }
+
+    /// Creates the attempt after the last of `history`, which its owner has given back or let run out.
+    async fn take_over(
+        &self,
+        key: &TaskKey,
+        slot: T::Slot,
+        wanted: Wanted,
+        history: &[Seen],
+    ) -> Result<Claim> {
+        // Looked at first: one that cannot be read must not gather leases.
+        let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
+        if look.finished && look.task.is_some() && !self.secure_records(key).await? {
+            return Ok(Claim::Rest(self.env.monotonic() + FORGETTING));
+        }
+        if look.task.is_none() || look.finished {
+            self.clean_slot(key, &slot).await?;
+            return Ok(Claim::Gone);
+        }
+        let draft = self.draft_for(wanted).await?;
+        if self.create_lease(key, &slot, &draft).await? == Created::Exists {
+            let held = self.holds(key, &draft.lease);
+            let stored = self.tree.read_lease(&slot, wanted.attempt).await?;
+            let there = stored.map(|stored| Seen::new(wanted.attempt, &stored));
+            if held || !is_same(&draft.lease, there.as_ref()) {
+                return Ok(Claim::Held(self.env.monotonic() + self.settings.lease));
+            }
+        }
+        self.check_claim(key, slot, &draft, history).await
     }
 
     /// Creates a lease. If it is not known whether that was done, it is taken back: nobody knows of it.
@@ -278,7 +288,7 @@ impl<T: Tree> Core<T> {
         look: Look,
     ) -> Result<Accepted> {
         let Some(task) = look.task.filter(|_| !look.finished) else {
-            if self.remote() && look.finished {
+            if look.finished {
                 if !self.secure_records(key).await? {
                     // Just being forgotten: whatever is there is new, and can be had in a moment.
                     self.withdraw(slot, &draft.lease).await?;
@@ -287,13 +297,13 @@ impl<T: Tree> Core<T> {
                 // All that there may be left is what we have just created.
                 let own = (slot, vec![draft.lease.attempt]);
                 self.tree.discard(vec![own]).await.into_iter().collect::<Result<()>>()?;
-            } else if look.finished || self.remote() {
-                self.clean_slot(key, slot).await?;
-            } else {
+            } else if self.strategy.has_partial_files {
                 // Neither a task nor a record: somebody may be about to write it. Whoever comes later
                 // finds our lease, and how old it is.
                 self.withdraw(slot, &draft.lease).await?;
                 return Ok(Accepted::No(self.being_written()));
+            } else {
+                self.clean_slot(key, slot).await?;
             }
             return Ok(Accepted::No(Claim::Gone));
         };
@@ -347,7 +357,7 @@ impl<T: Tree> Core<T> {
     /// Whether a task file breaks off, and is so young that the rest may be coming.
     async fn is_being_written(&self, task: &Stored) -> Result<bool> {
         let whole = serde_json::from_slice::<serde::de::IgnoredAny>(&task.bytes);
-        if self.remote() || !whole.is_err_and(|error| error.is_eof()) {
+        if !self.strategy.has_partial_files || !whole.is_err_and(|error| error.is_eof()) {
             return Ok(false);
         }
         Ok(self.now().await?.duration_since(task.modified) < signed(BEING_WRITTEN))

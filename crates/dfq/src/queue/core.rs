@@ -16,7 +16,8 @@ use super::floors::Listed;
 use super::hold::Held;
 use super::known::Known;
 use super::open::{OpenOptions, settle_settings};
-use super::store_clock::{REMOTE_SAMPLE_LIFE, SAMPLE_LIFE, StoreClock};
+use super::store_clock::StoreClock;
+use super::strategy::Strategy;
 use super::trust::Trust;
 use super::{
     Answers, Cancelled, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, Paused,
@@ -25,7 +26,7 @@ use super::{
 };
 use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::layout::{self, Shard};
+use crate::layout::{Names, Shard};
 use crate::model::{
     Durability, Generation, Layout, Lease, NewTask, Outcome, Receipt, Settings, TaskId, TaskKey,
 };
@@ -52,6 +53,7 @@ pub(super) struct Core<T: Tree> {
     pub(super) tree: T,
     pub(super) env: Env,
     pub(super) settings: Settings,
+    pub(super) strategy: Strategy,
     pub(super) trust: Trust,
     pub(super) worker_id: String,
     pub(super) host: String,
@@ -103,6 +105,7 @@ impl<T: Tree> TreeQueue<T> {
             recall: Mutex::default(),
             strays: Mutex::default(),
             floors: Mutex::default(),
+            strategy: Strategy::of(tree.properties()),
             tree,
             trust: Trust::new(options.allow_unsafe),
             env: options.env,
@@ -129,18 +132,11 @@ impl<T: Tree> TreeQueue<T> {
         F: Future<Output = R> + Send + 'static,
     {
         let work = verb(Arc::clone(&self.core));
-        let in_runtime = tokio::runtime::Handle::try_current().is_ok();
-        if !(self.core.tree.properties().blocking && in_runtime) {
+        let env = &self.core.env;
+        if !(self.core.tree.properties().blocking && env.is_running()) {
             return work.await;
         }
-        match tokio::task::spawn_blocking(|| futures::executor::block_on(work)).await {
-            Ok(answer) => answer,
-            Err(stopped) => match stopped.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime is shutting down, and with it whoever waits for this.
-                Err(_) => std::future::pending().await,
-            },
-        }
+        env.spawn_blocking(work).result().await
     }
 }
 
@@ -150,8 +146,11 @@ impl<T: Tree> Core<T> {
         let known = {
             let clock = lock(&self.clock);
             let now = self.env.monotonic();
-            let life = if self.remote() { REMOTE_SAMPLE_LIFE } else { SAMPLE_LIFE };
-            if clock.wants_sample(now, life) { None } else { clock.at(now) }
+            if clock.wants_sample(now, self.strategy.looks.clock_life) {
+                None
+            } else {
+                clock.at(now)
+            }
         };
         match known {
             Some(now) => Ok(now),
@@ -163,7 +162,10 @@ impl<T: Tree> Core<T> {
     pub(super) async fn sample_clock(&self) -> Result<Timestamp> {
         let asked = self.env.monotonic();
         let store = self.tree.now().await?;
-        let tick = if self.remote() { self.tree.time_resolution() } else { Duration::ZERO };
+        let tick = match self.strategy.looks.clock_is_rounded {
+            true => self.tree.time_resolution(),
+            false => Duration::ZERO,
+        };
         lock(&self.clock).sample(store, asked, self.env.monotonic(), tick);
         Ok(store)
     }
@@ -181,24 +183,22 @@ impl<T: Tree> Core<T> {
     pub(super) async fn is_local(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::Damaged | ErrorKind::Denied => true,
-            ErrorKind::Unavailable => !self.remote() && self.sample_clock().await.is_ok(),
+            ErrorKind::Unavailable => {
+                self.strategy.looks.elsewhere_after_a_failure && self.sample_clock().await.is_ok()
+            }
             _ => false,
         }
     }
 
     /// The same for those who only look: in a bucket they may not be allowed to see anything.
     pub(super) async fn is_bad_itself(&self, error: &Error) -> bool {
-        !(self.remote() && error.kind() == ErrorKind::Denied) && self.is_local(error).await
-    }
-
-    /// Every call to the store is a request.
-    pub(super) fn remote(&self) -> bool {
-        self.tree.properties().remote
+        let may_see_nothing = !self.strategy.looks.elsewhere_after_a_failure;
+        !(may_see_nothing && error.kind() == ErrorKind::Denied) && self.is_local(error).await
     }
 
     /// How many calls to the store are worth having under way at once, for one verb.
     pub(super) fn width(&self) -> usize {
-        if self.remote() { 64 } else { 1 }
+        self.strategy.looks.at_once
     }
 
     /// Makes calls, as many at once as are worth it; answers in order with those that had an answer.
@@ -226,12 +226,16 @@ impl<T: Tree> Core<T> {
         self.settings.layout
     }
 
+    pub(super) fn names(&self) -> Names {
+        Names(self.settings.layout)
+    }
+
     pub(super) fn task_dir(&self, key: &TaskKey) -> String {
-        layout::task_dir(self.layout(), key)
+        self.names().task_dir(key)
     }
 
     pub(super) fn record_path(&self, outcome: Outcome, key: &TaskKey) -> String {
-        layout::record_path(self.layout(), outcome, key)
+        self.names().record_path(outcome, key)
     }
 
     /// Where the record of a task is, if it has one: completed first.
@@ -267,7 +271,7 @@ impl<T: Tree> Queue for TreeQueue<T> {
             history: true,
             schemas: true,
             max_delay: None,
-            remote: self.core.remote(),
+            remote: self.core.tree.properties().remote,
             max_lease: None,
             heartbeats_together: 1,
         }

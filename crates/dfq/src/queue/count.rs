@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 
 use super::core::Core;
+use super::strategy::Finding;
 use super::types::PendingStates;
 use super::{Detail, OUTCOMES, Stats, TaskState, TaskView};
 use crate::clock::lock;
@@ -34,10 +35,9 @@ impl<T: Tree> Core<T> {
             stats.scheduled += keys.len() as u64;
             scheduled.extend(keys.into_iter().filter(|key| key.generation() > 1));
         }
-        if self.remote() {
-            self.count_pages(&mut stats, &scheduled, detail).await?;
-        } else {
-            self.count_shards(&mut stats, &scheduled, detail).await?;
+        match self.strategy.finding {
+            Finding::Shards => self.count_shards(&mut stats, &scheduled, detail).await?,
+            Finding::Pages => self.count_pages(&mut stats, &scheduled, detail).await?,
         }
         Ok(stats)
     }
@@ -48,7 +48,7 @@ impl<T: Tree> Core<T> {
         scheduled: &HashSet<TaskKey>,
         detail: Detail,
     ) -> Result<()> {
-        for shard in layout::shards(self.layout()) {
+        for shard in self.names().shards() {
             let pending = self.keys_in(layout::PENDING, shard).await?;
             let [completed, failed] =
                 OUTCOMES.map(|outcome| self.keys_in(layout::outcome_dir(outcome), shard));

@@ -73,7 +73,8 @@ impl<T: Tree> Core<T> {
         }
     }
 
-    /// Cleans away what is left in `pending/` of tasks that have finished.
+    /// Cleans away what is left in `pending/` of tasks that have finished, and times for which nothing is
+    /// scheduled any more.
     pub(super) async fn tidy(&self) -> Result<()> {
         let mut from = Some(Spot::START);
         while let Some(spot) = from {
@@ -81,6 +82,9 @@ impl<T: Tree> Core<T> {
             let cleaning = keys.iter().map(|key| self.clean_finished(key)).collect();
             self.each(cleaning).await.into_iter().collect::<Result<Vec<()>>>()?;
             from = next;
+        }
+        for due in self.due_folders().await? {
+            self.prune_due(due).await;
         }
         Ok(())
     }

@@ -17,18 +17,23 @@ use super::claim::trouble_pause;
 use super::core::Core;
 use super::known::Listed;
 use super::schedule::Schedule;
+use super::strategy::Finding;
 use super::survey::Survey;
 use crate::clock::lock;
-use crate::error::{Error, Result};
-use crate::layout::{self, Shard};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format;
+use crate::layout::{self, Names, Shard};
 use crate::model::{Layout, TaskKey};
-use crate::store::{EntryKind, Page, Tree};
+use crate::store::{EntryKind, Page, Stamp, Tree};
 
 /// Names taken from one listing at a time.
 const PAGE: usize = 1024;
 
 /// However quiet a shard seems, it is listed this often: a store's times may deceive us.
 const QUIET_AT_MOST: Duration = Duration::from_secs(60);
+
+/// How often `queue.json` is read again though nothing tells that it has changed.
+const SETTINGS_EVERY: Duration = Duration::from_secs(300);
 
 /// Notes kept for a poll that may never come.
 const MAX_NOTES: usize = 10_000;
@@ -65,11 +70,13 @@ pub(super) struct Discovery<C> {
     quiet: HashMap<Shard, Quiet>,
     pub(super) survey: Survey,
     pub(super) schedule: Schedule,
-    root_stamp: Option<u64>,
+    root_stamp: Option<Stamp>,
     /// Tells the last unlock from any other, once it was looked for.
     unlocked: Option<Option<u64>>,
     /// Something was unlocked that may have been passed over.
     pub(super) news: bool,
+    /// When `queue.json` was last read.
+    settings_read: Option<Duration>,
     /// When the root and `scheduled/` were last looked at.
     pub(super) kept_up: Option<Duration>,
     pub(super) paused: bool,
@@ -78,15 +85,24 @@ pub(super) struct Discovery<C> {
 /// A shard whose listing is under way.
 struct Listing<C> {
     shard: Shard,
-    stamp: Option<u64>,
+    stamp: Option<Stamp>,
+    /// Nothing of it was listed yet.
+    begins: bool,
     next: Option<C>,
     /// When the first of what was passed over wakes; nothing once there was something to claim.
     wakes: Option<Duration>,
 }
 
+impl<C> Listing<C> {
+    /// This page is all that there is of it, and shows nothing.
+    fn is_empty(&self, page: &Page<C>) -> bool {
+        self.begins && page.entries.is_empty() && page.next.is_none()
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Quiet {
-    stamp: u64,
+    stamp: Stamp,
     until: Duration,
     /// When the first of what rests there wakes, if anything does.
     wakes: Option<Duration>,
@@ -120,6 +136,7 @@ impl<C> Discovery<C> {
             root_stamp: None,
             unlocked: None,
             news: false,
+            settings_read: None,
             kept_up: None,
             paused: false,
         }
@@ -135,7 +152,7 @@ impl<C> Discovery<C> {
 
     /// A shard must not stay quiet beyond the time at which this task wakes.
     fn wakes(&mut self, key: &TaskKey, at: Duration) {
-        let shard = layout::shard(self.layout, key);
+        let shard = Names(self.layout).shard(key);
         if self.quiet.get(&shard).is_some_and(|quiet| quiet.until > at) {
             self.quiet.remove(&shard);
         }
@@ -158,15 +175,16 @@ impl<T: Tree> Core<T> {
         let mut known = lock(&self.known);
         for note in notes {
             match note {
-                Note::Gone(key) if self.remote() => known.is_gone(&key, self.env.monotonic()),
-                Note::Gone(key) => known.forget(&key),
+                Note::Gone(key) => match self.strategy.finding {
+                    Finding::Shards => known.forget(&key),
+                    Finding::Pages => known.is_gone(&key, self.env.monotonic()),
+                },
                 Note::Wakes(key, attempt) => {
                     known.forget(&key);
                     found.wakes(&key, Duration::ZERO);
-                    if self.remote() {
-                        found
-                            .ready
-                            .push_front(Candidate { leases: vec![attempt], ..Candidate::new(key) });
+                    if self.strategy.finding == Finding::Pages {
+                        let leases = vec![attempt];
+                        found.ready.push_front(Candidate { leases, ..Candidate::new(key) });
                     }
                 }
                 Note::Rests(key, until) => {
@@ -184,7 +202,8 @@ impl<T: Tree> Core<T> {
     }
 
     /// Forgets what rests if an operator has unlocked something, and notes whether the queue is
-    /// paused. Both change the root folder; so does the first delayed task. Answers whether it did.
+    /// paused. Both change the root folder; so do a new `queue.json` and the first delayed task. Answers
+    /// whether it did.
     pub(super) async fn look_at_root(
         &self,
         found: &mut Discovery<T::Cursor>,
@@ -192,6 +211,13 @@ impl<T: Tree> Core<T> {
     ) -> Result<bool> {
         let stamp = self.tree.stamp(".", now).await?;
         let changed = stamp.is_none() || stamp != found.root_stamp;
+        // It was read when the queue was opened.
+        let read = *found.settings_read.get_or_insert_with(|| self.env.monotonic());
+        let was_read_long_ago = self.env.monotonic().saturating_sub(read) >= SETTINGS_EVERY;
+        if was_read_long_ago || (changed && stamp.is_some() && found.root_stamp.is_some()) {
+            self.check_compatible().await?;
+            found.settings_read = Some(self.env.monotonic());
+        }
         if changed {
             let marks = [layout::PAUSED, layout::UNLOCKED].map(|path| self.version_of(path));
             let [paused, unlocked] = marks;
@@ -210,18 +236,44 @@ impl<T: Tree> Core<T> {
         Ok(changed)
     }
 
+    /// Stops whoever works here once the queue requires what this version does not know. All else in
+    /// `queue.json` counts as it was when the queue was opened.
+    async fn check_compatible(&self) -> Result<()> {
+        let stored = match self.tree.read(layout::SETTINGS).await {
+            Err(error) if self.is_local(&error).await => {
+                tracing::warn!(%error, "queue.json cannot be read now");
+                return Ok(());
+            }
+            stored => stored?,
+        };
+        match stored.map_or(Ok(()), |stored| format::check_compatible(&stored.bytes)) {
+            Err(error) if error.kind() == ErrorKind::Incompatible => {
+                Err(error.context(&self.tree.properties().address))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "queue.json cannot be read now");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
     /// Starts a new round over all that there is.
     pub(super) async fn begin_round(&self, found: &mut Discovery<T::Cursor>) -> Result<()> {
         self.sweep_held();
         lock(&self.known).begin_round(self.env.monotonic());
-        if self.remote() {
-            self.begin_survey(found).await?;
-            found.rounds += 1;
-            return Ok(());
+        match self.strategy.finding {
+            Finding::Shards => self.begin_walk(found).await?,
+            Finding::Pages => self.begin_survey(found).await?,
         }
+        found.rounds += 1;
+        Ok(())
+    }
+
+    async fn begin_walk(&self, found: &mut Discovery<T::Cursor>) -> Result<()> {
         found.partial = None;
         found.route = match self.layout() {
-            Layout::Flat => layout::shards(Layout::Flat),
+            Layout::Flat => Names(Layout::Flat).shards(),
             Layout::Sharded => {
                 let mut shards = Vec::new();
                 let mut cursor = None;
@@ -241,12 +293,26 @@ impl<T: Tree> Core<T> {
             }
         };
         self.env.shuffle(&mut found.route);
-        found.rounds += 1;
         Ok(())
     }
 
-    /// The next task worth trying in this round; `None` when the round is over.
+    /// The next task worth trying in this round; `None` when nothing is left of what was found. Whether there is
+    /// more [`Core::survey_on`] says.
     pub(super) async fn next_candidate(
+        &self,
+        found: &mut Discovery<T::Cursor>,
+    ) -> Result<Option<Candidate>> {
+        match self.strategy.finding {
+            Finding::Shards => {
+                let now = self.now().await?;
+                self.walk_on(found, now).await
+            }
+            Finding::Pages => Ok(self.next_ready(found)),
+        }
+    }
+
+    /// The next task worth trying, from the next shard that has one.
+    async fn walk_on(
         &self,
         found: &mut Discovery<T::Cursor>,
         store_now: Timestamp,
@@ -269,9 +335,15 @@ impl<T: Tree> Core<T> {
                     },
                 },
             };
-            let dir = layout::shard_dir(self.layout(), layout::PENDING, listing.shard);
+            let dir = self.names().shard_dir(layout::PENDING, listing.shard);
             match self.tree.list(&dir, listing.next.take(), PAGE).await {
-                Ok(page) => self.take_page(found, listing, page),
+                Ok(page) => {
+                    if listing.is_empty(&page) {
+                        // It may have been large once, and slow to list ever since.
+                        let _ = self.tree.prune(&dir).await;
+                    }
+                    self.take_page(found, listing, page);
+                }
                 Err(error) => self.leave_shard(error).await?,
             }
         }
@@ -289,7 +361,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// The next task that was found and does not rest.
-    pub(super) fn next_ready(&self, found: &mut Discovery<T::Cursor>) -> Option<Candidate> {
+    fn next_ready(&self, found: &mut Discovery<T::Cursor>) -> Option<Candidate> {
         self.avoid_contested(found);
         let (mut known, now) = (lock(&self.known), self.env.monotonic());
         while let Some(candidate) = found.ready.pop_front() {
@@ -310,7 +382,7 @@ impl<T: Tree> Core<T> {
         shard: Shard,
         store_now: Timestamp,
     ) -> Result<Option<Listing<T::Cursor>>> {
-        let dir = layout::shard_dir(self.layout(), layout::PENDING, shard);
+        let dir = self.names().shard_dir(layout::PENDING, shard);
         // Taken before the listing, so that what arrives during it changes the next one.
         let stamp = self.tree.stamp(&dir, store_now).await?;
         if let Some(quiet) = found.quiet.get(&shard).copied() {
@@ -323,7 +395,7 @@ impl<T: Tree> Core<T> {
             found.quiet.remove(&shard);
         }
         let (next, wakes) = (None, Some(Duration::MAX));
-        Ok(Some(Listing { shard, stamp, next, wakes }))
+        Ok(Some(Listing { shard, stamp, begins: true, next, wakes }))
     }
 
     fn take_page(
@@ -335,7 +407,7 @@ impl<T: Tree> Core<T> {
         let now = self.env.monotonic();
         let mut known = lock(&self.known);
         for entry in page.entries {
-            let key = layout::parse_task_dir(self.layout(), listing.shard, &entry.name);
+            let key = self.names().parse_task_dir(listing.shard, &entry.name);
             let Some(key) = key.filter(|_| entry.kind == EntryKind::Folder) else {
                 tracing::warn!(name = entry.name, "not a task in pending/");
                 continue;
@@ -349,7 +421,7 @@ impl<T: Tree> Core<T> {
             }
         }
         self.env.shuffle(found.ready.make_contiguous());
-        listing.next = page.next;
+        (listing.next, listing.begins) = (page.next, false);
         if listing.next.is_some() {
             found.partial = Some(listing);
         } else if let (Some(until), Some(stamp)) = (listing.wakes, listing.stamp) {

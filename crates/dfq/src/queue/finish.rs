@@ -15,6 +15,7 @@ use super::core::Core;
 use super::discover::Note;
 use super::hold::{Held, Holding, Over, is_lost};
 use super::judge::{self, Seen};
+use super::strategy::Forgetting;
 use super::{Answers, Nack, Nacked, Release};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
@@ -92,10 +93,8 @@ impl<T: Tree> Core<T> {
         let mut answers = HashMap::with_capacity(ends.len());
         let mut batch = Vec::with_capacity(ends.len());
         // What other processes have claimed is looked for at once; then it is known.
-        if self.remote() {
-            let adopting = asked.iter().map(|receipt| self.held(receipt)).collect();
-            let _: Vec<Result<_>> = self.each(adopting).await;
-        }
+        let adopting = asked.iter().map(|receipt| self.held(receipt)).collect();
+        let _: Vec<Result<_>> = self.each(adopting).await;
         for (receipt, end) in ends {
             match self.prepare_end(&receipt, &end).await {
                 Ok(Some(finishing)) => batch.push(finishing),
@@ -111,15 +110,7 @@ impl<T: Tree> Core<T> {
         };
         let records: Vec<_> = batch.iter().map(file).collect();
         let began = self.env.monotonic();
-        let created = if self.remote() {
-            let commits = batch.iter().zip(&records);
-            self.each(
-                commits.map(|(finishing, record)| self.commit_owned(finishing, record)).collect(),
-            )
-            .await
-        } else {
-            self.tree.commit(&records, self.durable()).await
-        };
+        let created = self.commit_owned(&batch, &records).await;
         let mut done = Vec::with_capacity(batch.len());
         for (finishing, created) in batch.iter().zip(created) {
             let answer = match created {
@@ -134,8 +125,9 @@ impl<T: Tree> Core<T> {
                 }
             }
         }
-        // Who has slept over it leaves that to others: its record may be forgotten by now.
-        if !self.remote() || self.env.monotonic().saturating_sub(began) < CLEANED_UP_WITHIN {
+        // After a suspend, skip the clean-up where a late removal could meet a new task of that name.
+        let took = self.env.monotonic().saturating_sub(began);
+        if self.strategy.forgetting == Forgetting::Floors || took < CLEANED_UP_WITHIN {
             self.clean_up_after(&done).await;
         }
         for finishing in done {
@@ -157,7 +149,7 @@ impl<T: Tree> Core<T> {
             self.check_owned(&holding, receipt)?;
             // Nobody takes over while our clock says that we own it, but for an operator; and should
             // the record come too late, it is read back whose it is. So where looks cost, none.
-            if !self.remote() {
+            if self.strategy.looks.before_an_end {
                 self.check_unchallenged(&held, receipt).await?;
             }
             let Holding { lease, payload, meta, history, .. } = &*holding;
@@ -193,17 +185,27 @@ impl<T: Tree> Core<T> {
         }
     }
 
-    /// Creates one record, before the lease ends.
+    /// Creates records, each before its lease ends. Calls that block cannot be given up; they share the waiting
+    /// for the disk instead.
     async fn commit_owned(
         &self,
-        finishing: &Finishing<T>,
-        record: &(String, Vec<u8>),
-    ) -> Result<Created> {
-        let commit = async {
-            let mut answers = self.tree.commit(std::slice::from_ref(record), self.durable()).await;
-            answers.pop().unwrap_or(Ok(Created::Exists))
+        batch: &[Finishing<T>],
+        records: &[(String, Vec<u8>)],
+    ) -> Answers<Created> {
+        if self.tree.properties().blocking {
+            return self.tree.commit(records, self.durable()).await;
+        }
+        let one = |(finishing, record): (&Finishing<T>, &(String, Vec<u8>))| {
+            let (held, record) = (Arc::clone(&finishing.held), record.clone());
+            async move {
+                let commit = async {
+                    let mut answers = self.tree.commit(&[record], self.durable()).await;
+                    answers.pop().unwrap_or(Ok(Created::Exists))
+                };
+                self.while_owned(&held, commit).await
+            }
         };
-        self.while_owned(&finishing.held, commit).await
+        self.each(batch.iter().zip(records).map(one).collect()).await
     }
 
     /// Whose record it is that ends the task.

@@ -15,12 +15,13 @@ use std::collections::{BTreeMap, HashSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::core::Core;
+use super::strategy::Forgetting;
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{self, Floor, LONGEST_FLOOR};
 use crate::layout::{self, Shard};
 use crate::model::{Generation, TaskId, TaskKey};
-use crate::store::{EntryKind, NO_FOLDER, Tree};
+use crate::store::{EntryKind, Stamp, Tree};
 
 /// How long a floor counts.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(92 * 24);
@@ -69,7 +70,7 @@ impl Floors {
 
 /// The files of floors in a folder as they were when it was last changed.
 pub(super) struct Listed {
-    stamp: u64,
+    stamp: Stamp,
     names: Vec<String>,
 }
 
@@ -93,14 +94,14 @@ impl<T: Tree> Core<T> {
 
     /// What purges have forgotten of an id.
     pub(super) async fn floor(&self, id: &TaskId) -> Result<Option<Floor>> {
-        if self.remote() {
+        if self.strategy.forgetting == Forgetting::Marks {
             return Ok(None);
         }
-        let shard = layout::shard(self.layout(), &TaskKey::new(id.clone(), 1));
+        let shard = self.names().shard(&TaskKey::new(id.clone(), 1));
         'again: for _ in 0..LISTED_AGAIN {
             let mut found = Floors::default();
             for name in self.floor_files(shard).await? {
-                let path = layout::floor_path(self.layout(), shard, &name);
+                let path = self.names().floor_path(shard, &name);
                 match self.find_floor(&path, id).await {
                     Ok(floor) => floor.into_iter().for_each(|floor| found.add(floor)),
                     // Merged into another since it was listed.
@@ -122,10 +123,10 @@ impl<T: Tree> Core<T> {
 
     /// The names of a shard's files of floors.
     async fn floor_files(&self, shard: Shard) -> Result<Vec<String>> {
-        let dir = layout::shard_dir(self.layout(), layout::FLOORS, shard);
+        let dir = self.names().shard_dir(layout::FLOORS, shard);
         // First without a look at the clock, which takes a file: most queues have no floors, and some readers may
         // not write.
-        if self.tree.stamp(&dir, Timestamp::MAX).await? == Some(NO_FOLDER) {
+        if self.tree.stamp(&dir, Timestamp::MAX).await? == Some(Stamp::Missing) {
             return Ok(Vec::new());
         }
         let stamp = self.tree.stamp(&dir, self.now_for_onlookers().await).await?;
@@ -218,17 +219,17 @@ impl<T: Tree> Core<T> {
             return Ok(());
         }
         let name = layout::floor_name(&self.env.nonce());
-        let path = layout::floor_path(self.layout(), shard, &name);
+        let path = self.names().floor_path(shard, &name);
         let file = (path, format::encode_floors(floors.values()));
         self.tree.commit(&[file], self.durable()).await.into_iter().try_for_each(|it| it.map(drop))
     }
 
     /// Files of floors that are not in order, and what is the matter with each.
     pub(super) async fn check_floors(&self, shard: Shard) -> Result<Vec<(String, String)>> {
-        let dir = layout::shard_dir(self.layout(), layout::FLOORS, shard);
+        let dir = self.names().shard_dir(layout::FLOORS, shard);
         let mut problems = Vec::new();
         for name in self.list_floors(&dir).await? {
-            let path = layout::floor_path(self.layout(), shard, &name);
+            let path = self.names().floor_path(shard, &name);
             let what = match self.tree.read(&path).await {
                 Ok(None) => continue,
                 Ok(Some(stored)) => match format::decode_floors(&stored.bytes) {
@@ -247,7 +248,7 @@ impl<T: Tree> Core<T> {
 
     /// Merges the files of a shard, if there are many, and drops what is too old to count.
     pub(super) async fn merge_floors(&self, shard: Shard, now: Timestamp) -> Result<()> {
-        let dir = layout::shard_dir(self.layout(), layout::FLOORS, shard);
+        let dir = self.names().shard_dir(layout::FLOORS, shard);
         let names = self.list_floors(&dir).await?;
         if names.len() <= MOST_FILES {
             return Ok(());
@@ -255,7 +256,7 @@ impl<T: Tree> Core<T> {
         let (mut merged, mut floors) = (Vec::new(), Floors::default());
         let mut old = Vec::new();
         for name in names {
-            let path = layout::floor_path(self.layout(), shard, &name);
+            let path = self.names().floor_path(shard, &name);
             let size = self.tree.read_part(&path, 0, 1).await?.map(|part| part.size);
             if size.is_none_or(|size| size > LARGE_FILE) {
                 continue;

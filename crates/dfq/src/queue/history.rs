@@ -19,7 +19,10 @@ impl<T: Tree> Core<T> {
     /// The leases of a task whose first exists already. Where looks cost, the first alone: somebody
     /// has just created it.
     pub(super) async fn history_after_collision(&self, slot: &T::Slot) -> Result<Vec<Seen>> {
-        if self.remote() { self.history_of(slot, &[1]).await } else { self.history(slot).await }
+        match self.strategy.looks.all_leases_after_a_collision {
+            true => self.history(slot).await,
+            false => self.history_of(slot, &[1]).await,
+        }
     }
 
     /// Every lease file of a task, ascending.

@@ -183,7 +183,8 @@ impl<T: Tree> Core<T> {
         let probe = self.tree.probe(&held.slot, receipt.attempt);
         // What has finished may still be there, where its remains are removed together with others.
         let finished = async {
-            let over = self.remote() && self.outcome(receipt.key()).await?.is_some();
+            let looks = self.strategy.looks.for_records_when_renewing;
+            let over = looks && self.outcome(receipt.key()).await?.is_some();
             Ok::<bool, Error>(over)
         };
         let (probe, finished) = futures::join!(probe, finished);
@@ -205,9 +206,9 @@ impl<T: Tree> Core<T> {
     }
 
     /// The leases of a task up to this attempt. A listing may be behind; but the attempts of a task
-    /// have no gaps, so where they are asked for one by one anyway it takes none.
+    /// have no gaps, so it takes none.
     async fn history_until(&self, slot: &T::Slot, attempt: u32) -> Result<Vec<Seen>> {
-        if !self.remote() || attempt > MOST_BY_NAME {
+        if attempt > MOST_BY_NAME {
             return self.history(slot).await;
         }
         self.history_of(slot, &(1..=attempt).collect::<Vec<_>>()).await
@@ -215,15 +216,10 @@ impl<T: Tree> Core<T> {
 
     /// The first lease above this attempt that was not withdrawn.
     async fn challenger(&self, held: &Held<T>, attempt: u32) -> Result<Option<Seen>> {
-        let withdrawn = |seen: &Seen| seen.state() == Some(LeaseState::Withdrawn);
-        if !self.remote() {
-            let later = self.history(&held.slot).await?.into_iter();
-            return Ok(later.filter(|seen| seen.attempt > attempt).find(|seen| !withdrawn(seen)));
-        }
         for later in attempt.saturating_add(1).. {
             let Some(stored) = self.tree.read_lease(&held.slot, later).await? else { break };
             let seen = Seen::new(later, &stored);
-            if !withdrawn(&seen) {
+            if seen.state() != Some(LeaseState::Withdrawn) {
                 return Ok(Some(seen));
             }
         }
@@ -237,8 +233,8 @@ impl<T: Tree> Core<T> {
         held: &Held<T>,
         write: impl Future<Output = Result<R>>,
     ) -> Result<R> {
-        if !self.remote() {
-            return write.await;
+        if self.tree.properties().blocking {
+            return write.await; // it cannot be given up
         }
         let left = || lock(&held.end).saturating_sub(self.env.monotonic());
         if left().is_zero() {

@@ -38,22 +38,11 @@ impl<T: Tree> Core<T> {
                         break;
                     }
                 }
-                from = next.filter(|_| self.remote());
+                from = next.filter(|_| self.goes_on_across_shards());
             }
         }
         views.truncate(max);
         Ok(views)
-    }
-
-    /// Where to begin so as to see everything, in random order; where listings go on across shards,
-    /// at the beginning.
-    fn random_spots(&self) -> Vec<Spot> {
-        if self.remote() {
-            return vec![Spot::START];
-        }
-        let mut spots = Spot::all(self.layout());
-        self.env.shuffle(&mut spots);
-        spots
     }
 
     pub(super) async fn get(&self, id: &TaskId) -> Result<Option<TaskView>> {
@@ -165,7 +154,7 @@ impl<T: Tree> Core<T> {
     }
 
     async fn look_at_scheduled(&self, due: Due, key: &TaskKey) -> Result<Option<TaskView>> {
-        let path = format!("{}/{}", layout::scheduled_dir(due, key), layout::TASK);
+        let path = layout::task_file(&layout::scheduled_dir(due, key));
         let Some(stored) = self.tree.read(&path).await? else { return Ok(None) };
         let decoded = format::decode_task(&stored.bytes, key).ok();
         let (payload, meta) = decoded.unzip();
@@ -289,9 +278,10 @@ impl<T: Tree> Core<T> {
 
     pub(super) async fn scheduled_keys(&self, due: Due) -> Result<Vec<TaskKey>> {
         let mut keys = Vec::new();
-        let dir = format!("{}/{}", layout::SCHEDULED, due.name());
-        self.each_entry(&dir, |entry| keys.extend(layout::parse_canonical_stem(&entry.name)))
-            .await?;
+        self.each_entry(&layout::due_dir(due), |entry| {
+            keys.extend(layout::parse_canonical_stem(&entry.name))
+        })
+        .await?;
         Ok(keys)
     }
 }

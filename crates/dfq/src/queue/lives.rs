@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use super::OUTCOMES;
 use super::claim::signed;
 use super::core::Core;
+use super::strategy::Forgetting;
 use crate::error::{ErrorKind, Result};
 use crate::format;
 use crate::layout;
@@ -70,7 +71,7 @@ impl<T: Tree> Core<T> {
 
     /// The bytes of a pending task.
     pub(super) async fn pending_task(&self, key: &TaskKey) -> Result<Option<Vec<u8>>> {
-        let path = format!("{}/{}", self.task_dir(key), layout::TASK);
+        let path = layout::task_file(&self.task_dir(key));
         Ok(self.tree.read(&path).await?.map(|stored| stored.bytes))
     }
 
@@ -106,7 +107,7 @@ impl<T: Tree> Core<T> {
     /// Lives of an id have no gaps: that is how the last is found. In a bucket a purge may have removed the
     /// records of the earlier ones while this one was being pushed, so they are put back, if only as marks.
     pub(super) async fn mend_lives(&self, key: &TaskKey) -> Result<()> {
-        if !self.remote() {
+        if self.strategy.forgetting == Forgetting::Floors {
             return Ok(()); // a floor says so
         }
         for generation in (1..key.generation()).rev() {
@@ -135,9 +136,10 @@ impl<T: Tree> Core<T> {
     pub(super) async fn clean_slot(&self, key: &TaskKey, slot: &T::Slot) -> Result<()> {
         // Where a slot is only a name, a new task may come to it: what was there before the look is all
         // that may go.
-        let leases = if self.remote() { self.tree.leases(slot).await? } else { Vec::new() };
+        let is_name = !self.strategy.has_folders;
+        let leases = if is_name { self.tree.leases(slot).await? } else { Vec::new() };
         let look = self.tree.look(slot, None, &self.record_paths(key)).await?;
-        let nothing_left = self.remote() && leases.is_empty() && look.task.is_none();
+        let nothing_left = is_name && leases.is_empty() && look.task.is_none();
         if nothing_left || (look.finished && !self.secure_records(key).await?) {
             return Ok(());
         }
@@ -154,7 +156,7 @@ impl<T: Tree> Core<T> {
     /// task of that name, so no purge may forget this one meanwhile: an old record is written anew, and
     /// counts from its end all the same. One that a purge is about to remove is there no more.
     pub(super) async fn secure_records(&self, key: &TaskKey) -> Result<bool> {
-        if self.remote() {
+        if self.strategy.forgetting == Forgetting::Marks {
             let since = self.now().await?.saturating_sub(signed(YOUNG_RECORD));
             let since = since.unwrap_or(Timestamp::MIN);
             let [a, b] = OUTCOMES.map(|outcome| self.renew_record(key, outcome, since));

@@ -19,8 +19,8 @@
 //! once (a later life of an id has names of its own); an owner writes only while its own clock says
 //! that it owns; whoever creates a lease looks *afterwards* whether the task still needs doing.
 //!
-//! `judge` holds the pure decisions, `store_clock` the time they are made by, `discover` finds
-//! candidates without listing everything, `drafts` makes leases to be put into many tasks; `claim`,
+//! `judge` holds the pure decisions, `store_clock` the time they are made by, `strategy` what depends on the
+//! kind of store, `discover` and `survey` find candidates without listing everything, `drafts` makes leases to be put into many tasks; `claim`,
 //! `hold`, `finish`, `push`, `schedule` and `operate` are the verbs.
 
 mod check;
@@ -47,6 +47,7 @@ mod push;
 mod schedule;
 mod second_look;
 mod store_clock;
+mod strategy;
 mod survey;
 mod trust;
 mod types;

@@ -100,7 +100,7 @@ async fn recognise_layout<T: Tree>(tree: &T) -> Result<Layout> {
         if entry.kind != EntryKind::Folder || Shard::parse(&entry.name).is_none() {
             return Ok(Layout::Flat);
         }
-        let folder = format!("{}/{}", layout::PENDING, entry.name);
+        let folder = layout::below(layout::PENDING, &entry.name);
         let inside = tree.list(&folder, None, 16).await?.entries;
         if inside.iter().any(|e| e.name == layout::TASK) {
             return Ok(Layout::Flat);

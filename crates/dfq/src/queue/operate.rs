@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
 use crate::model::{Lease, LeaseState, Outcome, Record, TaskId, TaskKey};
-use crate::store::{Created, Entry, EntryKind, NO_FOLDER, Tree};
+use crate::store::{Created, Entry, EntryKind, Stamp, Tree};
 
 #[derive(Serialize)]
 struct Mark<'a> {
@@ -49,10 +49,13 @@ impl<T: Tree> Core<T> {
             Ok(stored) => Ok(stored.map(|stored| stored.version())),
             Err(error) if self.is_bad_itself(&error).await => {
                 match self.tree.stamp(path, jiff::Timestamp::MAX).await {
-                    Ok(Some(NO_FOLDER)) => Ok(None),
+                    Ok(Some(Stamp::Missing)) => Ok(None),
                     Ok(stamp) => {
                         tracing::warn!(%error, "it counts all the same, because it is there");
-                        Ok(stamp.or(Some(0)))
+                        Ok(Some(match stamp {
+                            Some(Stamp::At(time)) => time.as_nanosecond() as u64,
+                            _ => 0,
+                        }))
                     }
                     Err(_) => Err(error),
                 }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::layout::{self, Shard};
+use crate::layout::{self, Names};
 use crate::model::{Layout, TaskKey};
 use crate::store::{Scan, Scanned};
 
@@ -48,7 +48,7 @@ pub(super) fn group(layout: Layout, page: &Scan) -> (Vec<Met>, Option<String>) {
         resume = before_last;
     }
     let met = folders.into_iter().filter_map(|(folder, files)| {
-        let Some(key) = parse(layout, folder) else {
+        let Some(key) = Names(layout).parse_task_path(folder) else {
             tracing::warn!(folder, "not a task in pending/");
             return None;
         };
@@ -60,16 +60,6 @@ pub(super) fn group(layout: Layout, page: &Scan) -> (Vec<Met>, Option<String>) {
         Some(Met { key, leases: files.iter().filter_map(lease).collect(), task })
     });
     (met.collect(), resume)
-}
-
-fn parse(layout: Layout, folder: &str) -> Option<TaskKey> {
-    match layout {
-        Layout::Flat => layout::parse_task_dir(layout, Shard::FIRST, folder),
-        Layout::Sharded => {
-            let (shard, name) = folder.split_once('/')?;
-            layout::parse_task_dir(layout, Shard::parse(shard)?, name)
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use futures::stream::{FuturesUnordered, StreamExt};
 
 use super::claim::{Claim, trouble_pause};
 use super::core::Core;
-use super::discover::{Candidate, Discovery};
+use super::discover::Candidate;
 use super::drafts::Wanted;
+use super::strategy::Finding;
 use super::survey::Surveyed;
 use super::{Delivery, PollRequest, Polled, Release};
 use crate::clock::lock;
@@ -39,9 +40,9 @@ struct Search {
     /// The next poll may find more: something that was tried has woken since, or a round has ended that
     /// began before this poll.
     woken: bool,
-    /// There is something to do already.
+    /// There is something to do already, and another round is not worth it.
     content: bool,
-    /// Not all was looked at, because there was.
+    /// The search stopped early: there were tasks in hand already.
     put_off: bool,
 }
 
@@ -102,7 +103,8 @@ impl<T: Tree> Core<T> {
                 && !exhausted
                 && let Some(mut search) = search.take()
             {
-                search.content = !polled.deliveries.is_empty() || !trying.is_empty();
+                let busy = !polled.deliveries.is_empty() || !trying.is_empty();
+                search.content = busy && !self.strategy.looks.on_another_round_for_more;
                 searching = Box::pin(self.search(search)).fuse();
             }
             // Both at once: claims under way go on while a listing is waited for.
@@ -242,26 +244,16 @@ impl<T: Tree> Core<T> {
     async fn search_on(self: &Arc<Self>, search: &mut Search) -> Result<Option<Attempt<T>>> {
         loop {
             let mut found = self.discovery.lock().await;
-            let content = search.content && self.remote();
+            let content = search.content;
             if !content && !found.in_round() && found.rounds == search.entered {
                 self.begin_round(&mut found).await?;
             }
-            let candidate = match self.remote() {
-                true => self.next_ready(&mut found),
-                false => {
-                    let now = self.now().await?;
-                    self.next_candidate(&mut found, now).await?
-                }
-            };
+            let candidate = self.next_candidate(&mut found).await?;
             self.refill(&found);
             let Some(candidate) = candidate else {
                 let over = found.rounds > search.entered;
                 drop(found);
-                let surveyed = match self.remote() {
-                    true => self.survey_on().await?,
-                    false => Surveyed::All,
-                };
-                match surveyed {
+                match self.survey_on().await? {
                     Surveyed::More => continue,
                     // Where a round costs requests, who has something to do does not begin another,
                     // nor waits for others.
@@ -292,32 +284,15 @@ impl<T: Tree> Core<T> {
             }
             match attempt {
                 Some(attempt) if search.tried.insert(key) => {
-                    if self.remote() {
+                    if self.strategy.finding == Finding::Pages {
                         known.is_tried(&attempt.candidate.key, now);
                     }
                     return Ok(Some(attempt));
                 }
                 // Whoever is at it now, or the next poll, has it if it has woken since.
-                _ if self.remote() => known.wakes_at(now + SOON),
-                _ => search.woken = true,
+                _ if self.strategy.looks.again_at_once => search.woken = true,
+                _ => known.wakes_at(now + SOON),
             }
-        }
-    }
-
-    /// Looks for more in the background, so that nobody has to wait for a listing.
-    fn refill(self: &Arc<Self>, found: &Discovery<T::Cursor>) {
-        let now = self.env.monotonic();
-        let low = self.remote()
-            && found.survey.in_round()
-            && found.ready.len() < found.survey.low_water(now);
-        if low && self.surveying.try_lock().is_ok() && tokio::runtime::Handle::try_current().is_ok()
-        {
-            let core = Arc::clone(self);
-            tokio::spawn(async move {
-                if let Err(error) = core.survey_on().await {
-                    tracing::debug!(%error, "the next poll will list again");
-                }
-            });
         }
     }
 
@@ -383,7 +358,7 @@ impl<T: Tree> Core<T> {
                 }
             }
         };
-        if collided && self.remote() {
+        if collided {
             self.collided(candidate);
         }
         answer

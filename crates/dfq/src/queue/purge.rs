@@ -12,13 +12,14 @@ use jiff::Timestamp;
 use super::claim::signed;
 use super::core::Core;
 use super::lives::{RELIED_ON, mark_of};
+use super::strategy::Forgetting;
 use super::walk::Spot;
 use super::{OUTCOMES, Purge, Purged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Shard};
 use crate::model::{Outcome, TaskKey};
-use crate::store::{Entry, EntryKind, NO_FOLDER, Stored, Tree};
+use crate::store::{Entry, EntryKind, Stamp, Stored, Tree};
 
 /// A record younger than this may still be needed by a worker that stalled, whatever its lease.
 const MIN_PURGE_AGE: Duration = Duration::from_secs(3600);
@@ -70,24 +71,23 @@ impl<T: Tree> Core<T> {
         let now = self.now().await?;
         let ago = |age| now.saturating_sub(signed(age)).unwrap_or(Timestamp::MIN);
         let age = Age { ended: ago(purge.older_than), written: ago(RELIED_ON) };
-        let records = match self.remote() {
-            true => self.purge_bucket(purge, age).await?,
-            false => self.purge_folders(purge, age, now).await?,
+        let records = match self.strategy.forgetting {
+            Forgetting::Marks => self.purge_by_marks(purge, age).await?,
+            Forgetting::Floors => self.purge_by_floors(purge, age, now).await?,
         };
         Ok(Purged { records, leftovers: self.purge_leftovers(now, purge.dry_run).await? })
     }
 
-    async fn purge_folders(&self, purge: Purge, age: Age, now: Timestamp) -> Result<u64> {
+    async fn purge_by_floors(&self, purge: Purge, age: Age, now: Timestamp) -> Result<u64> {
         let mut removed = 0;
-        for shard in layout::shards(self.layout()) {
+        for shard in self.names().shards() {
             let place = layout::outcome_dir(purge.outcome);
-            let dir = layout::shard_dir(self.layout(), place, shard);
+            let dir = self.names().shard_dir(place, shard);
             let mut cursor = None;
             loop {
                 let page = self.tree.list(&dir, cursor, TOGETHER).await?;
                 let files = page.entries.iter().filter(|entry| entry.kind == EntryKind::File);
-                let key =
-                    |entry: &Entry| layout::parse_record_name(self.layout(), shard, &entry.name);
+                let key = |entry: &Entry| self.names().parse_record_name(shard, &entry.name);
                 let old = self.old_records(files.filter_map(key), purge.outcome, age).await?;
                 if purge.dry_run {
                     removed += self.count_lives(&old, purge.outcome, age).await?;
@@ -103,6 +103,9 @@ impl<T: Tree> Core<T> {
                 if cursor.is_none() {
                     break;
                 }
+            }
+            if !purge.dry_run {
+                self.tree.prune(&dir).await?;
             }
         }
         Ok(removed)
@@ -246,7 +249,7 @@ impl<T: Tree> Core<T> {
         Ok(records)
     }
 
-    async fn purge_bucket(&self, purge: Purge, age: Age) -> Result<u64> {
+    async fn purge_by_marks(&self, purge: Purge, age: Age) -> Result<u64> {
         let mut removed = 0;
         let scheduled = self.scheduled_lives().await?;
         let mut from = Some(Spot::START);
@@ -349,11 +352,13 @@ impl<T: Tree> Core<T> {
 
     /// When a file was written, or a name last added to or removed from a folder, where the store can tell.
     async fn changed_at(&self, path: &str, now: Timestamp) -> Result<Option<Timestamp>> {
-        if self.remote() {
+        if !self.strategy.has_folders {
             return Ok(self.tree.read(path).await?.map(|stored| stored.modified));
         }
-        let stamp = self.tree.stamp(path, now).await?.filter(|stamp| *stamp != NO_FOLDER);
-        Ok(stamp.and_then(|nanos| Timestamp::from_nanosecond(i128::from(nanos)).ok()))
+        Ok(match self.tree.stamp(path, now).await? {
+            Some(Stamp::At(time)) => Some(time),
+            Some(Stamp::Missing) | None => None,
+        })
     }
 
     /// Removes the files in a folder and in those right below it, such as a killed doctor leaves.
@@ -365,7 +370,7 @@ impl<T: Tree> Core<T> {
             let mut inside = Vec::new();
             self.each_entry(&folder, |entry| inside.push(entry.clone())).await?;
             for Entry { name, kind } in inside {
-                let path = format!("{folder}/{name}");
+                let path = layout::below(&folder, &name);
                 match kind {
                     EntryKind::Folder if path.matches('/').count() < DEEPEST => folders.push(path),
                     EntryKind::Folder => {}
@@ -387,10 +392,10 @@ impl<T: Tree> Core<T> {
         let mut staged = Vec::new();
         self.each_entry(layout::TMP, |entry| staged.push(entry.clone())).await?;
         for entry in staged {
-            let path = format!("{}/{}", layout::TMP, entry.name);
+            let path = layout::below(layout::TMP, &entry.name);
             let (file, folder) = match entry.kind {
                 EntryKind::File => (path.clone(), None),
-                EntryKind::Folder => (format!("{path}/{}", layout::TASK), Some(path)),
+                EntryKind::Folder => (layout::task_file(&path), Some(path)),
                 EntryKind::Other => continue,
             };
             let modified = match (self.changed_at(&file, now).await?, &folder) {

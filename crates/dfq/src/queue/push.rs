@@ -189,7 +189,8 @@ impl<T: Tree> Core<T> {
     pub(super) fn is_blind(&self, draft: &Draft) -> bool {
         let plain = !draft.fresh && !draft.task.again && !draft.task.is_delayed();
         // What was here before and was moved away carries the very same nonce.
-        plain && !draft.arrives() && self.remote() && self.layout() == Layout::Sharded
+        let blind = !self.strategy.looks.before_a_push;
+        plain && !draft.arrives() && blind && self.layout() == Layout::Sharded
     }
 
     /// The file to publish and where, or what is there already.

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::format;
 use crate::layout::{self, Due};
 use crate::model::TaskKey;
-use crate::store::{Created, Entry, EntryKind, NO_FOLDER, Tree};
+use crate::store::{Created, Entry, EntryKind, Stamp, Tree};
 
 /// The most tasks that one poll moves.
 const MAX_MOVED: usize = 512;
@@ -33,7 +33,7 @@ pub(super) struct Schedule {
     /// There is no such folder, and there will be none until the root changes.
     absent: bool,
     /// The folder as it was when nothing in it was due.
-    stamp: Option<u64>,
+    stamp: Option<Stamp>,
     /// The first folder that was not due.
     next: Option<Due>,
     /// When it was last looked at.
@@ -64,7 +64,7 @@ impl<T: Tree> Core<T> {
         self.take_notes(&mut found);
         let now = self.now().await?;
         let mono = self.env.monotonic();
-        let thorough = thorough || !self.remote();
+        let thorough = thorough || self.strategy.looks.at_the_root_each_poll;
         let due = |last: Option<Duration>, every| {
             thorough || last.is_none_or(|last| mono.saturating_sub(last) >= every)
         };
@@ -103,7 +103,7 @@ impl<T: Tree> Core<T> {
         }
         let stamp = self.tree.stamp(layout::SCHEDULED, now).await?;
         let schedule = &mut found.schedule;
-        schedule.absent = stamp == Some(NO_FOLDER);
+        schedule.absent = stamp == Some(Stamp::Missing);
         let unchanged = stamp.is_some() && stamp == schedule.stamp;
         if unchanged && schedule.next.is_none_or(|next| next.at() > now) {
             return Ok(Upkeep { next_due: until(schedule.next, now), ..Upkeep::default() });
@@ -154,20 +154,16 @@ impl<T: Tree> Core<T> {
         })
     }
 
-    /// Lets the store remove the folder of a time for which nothing is scheduled any more: whoever drains the
-    /// queue would wait for it. For those who took the last task away. Who polls leaves times to come alone:
-    /// a push makes the folder before it fills it, and polls come often.
+    /// Removes the folder of a time for which nothing is scheduled any more: whoever drains the queue would wait
+    /// for it. For those who took the last task away. A poll leaves times to come alone: a push makes the folder
+    /// before it fills it, and polls come often.
     pub(super) async fn prune_due(&self, due: Due) {
-        if !self.remote() {
-            let dir = format!("{}/{}", layout::SCHEDULED, due.name());
-            // Found empty, the store removes it.
-            let _ = self.tree.list(&dir, None, 1).await;
-        }
+        let _ = self.tree.prune(&layout::due_dir(due)).await;
     }
 
     /// Moves about `limit` tasks; answers how many, and when to try again what would not go.
     async fn promote_folder(&self, due: Due, limit: usize) -> Result<(usize, Option<Duration>)> {
-        let dir = format!("{}/{}", layout::SCHEDULED, due.name());
+        let dir = layout::due_dir(due);
         let (mut moved, mut pause) = (0, None);
         let mut cursor = None;
         loop {
@@ -190,7 +186,7 @@ impl<T: Tree> Core<T> {
                 break;
             }
         }
-        if cursor.is_none() && pause.is_none() && moved > 0 {
+        if cursor.is_none() && pause.is_none() {
             self.prune_due(due).await;
         }
         Ok((moved, pause))
@@ -248,7 +244,8 @@ impl<T: Tree> Core<T> {
     /// nothing, and some stores list it for a while when it is empty.
     async fn has_gone(&self, from: &str) -> Result<bool> {
         Ok(self.tree.open(from).await?.is_none()
-            || (self.remote() && self.tree.list(from, None, 1).await?.entries.is_empty()))
+            || (!self.strategy.has_folders
+                && self.tree.list(from, None, 1).await?.entries.is_empty()))
     }
 }
 

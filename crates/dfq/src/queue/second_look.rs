@@ -6,6 +6,7 @@
 use super::Pushed;
 use super::core::Core;
 use super::push::{Draft, Plan};
+use super::strategy::Forgetting;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
@@ -112,7 +113,7 @@ impl<T: Tree> Core<T> {
         let now = self.now().await?;
         let likely = draft.task.wait(now).and_then(|wait| Due::after(now, wait));
         for due in likely.into_iter().chain(self.due_folders().await?) {
-            let path = format!("{}/{}", layout::scheduled_dir(due, key), layout::TASK);
+            let path = layout::task_file(&layout::scheduled_dir(due, key));
             if let Some(stored) = self.tree.read(&path).await?
                 && matches!(draft.pending(key.clone(), &stored.bytes)?, Pushed::Created(_))
             {
@@ -136,11 +137,11 @@ impl<T: Tree> Core<T> {
     /// name at this moment, so that it can stay. Who has put a lease beside it finds the record as we have, and
     /// removes that.
     async fn take_back(&self, key: &TaskKey, dir: &str) -> Result<bool> {
-        if self.remote() {
+        if self.strategy.forgetting == Forgetting::Marks {
             if !self.secure_records(key).await? {
                 return Ok(false);
             }
-            self.tree.remove(&format!("{dir}/{}", layout::TASK)).await?;
+            self.tree.remove(&layout::task_file(dir)).await?;
             return Ok(true);
         }
         // On disk, names that were used up stay so.

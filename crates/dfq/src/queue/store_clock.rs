@@ -16,12 +16,6 @@ use jiff::{SignedDuration, Timestamp};
 /// A disagreement between the clocks that is no jitter.
 const JUMP: SignedDuration = SignedDuration::from_secs(1);
 
-/// How long a sample is good for.
-pub(super) const SAMPLE_LIFE: Duration = Duration::from_secs(10);
-
-/// The same where a sample takes requests.
-pub(super) const REMOTE_SAMPLE_LIFE: Duration = Duration::from_secs(60);
-
 /// Samples of the store's clock. All times in are this process's monotonic ones.
 #[derive(Debug, Default)]
 pub(super) struct StoreClock {
@@ -88,8 +82,8 @@ mod tests {
         assert_eq!(clock.at(at(0)), None);
         clock.sample(store(0), at(100), at(100), Duration::ZERO);
         assert_eq!(clock.at(at(107)), Some(store(7)));
-        assert!(!clock.wants_sample(at(105), SAMPLE_LIFE));
-        assert!(clock.wants_sample(at(110), SAMPLE_LIFE));
+        assert!(!clock.wants_sample(at(105), at(10)));
+        assert!(clock.wants_sample(at(110), at(10)));
         assert!(clock.steady_for(at(60), at(101)));
     }
 

@@ -10,6 +10,7 @@
 //! All this only saves requests. Two workers that find the same task are told apart by its lease.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use super::core::Core;
 use super::discover::{Candidate, Discovery};
 use super::known::Listed;
 use super::pages::{self, Met};
+use super::strategy::Finding;
 use crate::clock::lock;
 use crate::error::Result;
 use crate::layout::{self, Shard};
@@ -226,7 +228,7 @@ impl<T: Tree> Core<T> {
         survey.from_the_first = survey.few;
         survey.met = false;
         survey.shards = [Look::Done; 256];
-        for shard in layout::shards(self.layout()) {
+        for shard in self.names().shards() {
             survey.shards[usize::from(shard.number())] = Look::Due;
         }
         Ok(())
@@ -269,8 +271,12 @@ impl<T: Tree> Core<T> {
         Ok(())
     }
 
-    /// Lists the next part of this round, unless others have found something meanwhile.
+    /// Lists the next part of this round, unless others have found something meanwhile. Where shards are walked
+    /// through there is nothing to list ahead.
     pub(super) async fn survey_on(&self) -> Result<Surveyed> {
+        if self.strategy.finding == Finding::Shards {
+            return Ok(Surveyed::All); // all was listed on the way
+        }
         // One at a time: who comes second finds what the first has found.
         let _alone = self.surveying.lock().await;
         let (leg, round) = {
@@ -295,7 +301,7 @@ impl<T: Tree> Core<T> {
                 None => return Ok(Surveyed::All),
             }
         };
-        let after = leg.after.clone().or_else(|| layout::before_shard(self.layout(), leg.first));
+        let after = leg.after.clone().or_else(|| self.names().before_shard(leg.first));
         let page = self.tree.scan(layout::PENDING, after.as_deref(), PAGE).await?;
         let now = self.now().await?;
         let (met, resume) = pages::group(self.layout(), &page);
@@ -329,7 +335,7 @@ impl<T: Tree> Core<T> {
         met: Vec<Met>,
         resume: Option<String>,
     ) -> (usize, Vec<Met>) {
-        let shard_of = |met: &Met| usize::from(layout::shard(self.layout(), &met.key).number());
+        let shard_of = |met: &Met| usize::from(self.names().shard(&met.key).number());
         let (now, ended) = (self.env.monotonic(), resume.is_none());
         let mut kept: Vec<Met> = Vec::with_capacity(met.len());
         let (mut stealing, mut loot, mut last, mut beyond) = (leg.stealing, 0, None, None);
@@ -358,7 +364,7 @@ impl<T: Tree> Core<T> {
         let last = last.unwrap_or(leg.first);
         survey.partial = match resume {
             Some(resume) if beyond.is_none() && wanted[last] => {
-                layout::shards(self.layout()).get(last).map(|shard| (*shard, resume))
+                self.names().shards().get(last).map(|shard| (*shard, resume))
             }
             _ => None,
         };
@@ -398,7 +404,7 @@ impl<T: Tree> Core<T> {
                 listed = Some(as_listed);
                 is_young = task && age < YOUNG && !has_rested;
             }
-            let shard = layout::shard(self.layout(), &key);
+            let shard = self.names().shard(&key);
             let leases = leases.into_iter().map(|lease| lease.attempt).collect();
             let candidate =
                 Candidate { leases, listed, without_task: !task, ..Candidate::new(key) };
@@ -434,9 +440,23 @@ impl<T: Tree> Core<T> {
     /// Somebody else was faster: they are at this shard, so its other tasks are left to them. Noted for
     /// whoever takes the next candidate; a claim under way must wait for nobody.
     pub(super) fn collided(&self, candidate: &Candidate) {
-        // Where all tasks lie in one place there is no other to turn to.
-        if self.layout() == Layout::Sharded {
-            lock(&self.contested).push(layout::shard(self.layout(), &candidate.key));
+        // Where all tasks lie in one place, or are found at random, there is no other to turn to.
+        if self.layout() == Layout::Sharded && self.strategy.finding == Finding::Pages {
+            lock(&self.contested).push(self.names().shard(&candidate.key));
+        }
+    }
+
+    /// Looks for more in the background, so that nobody has to wait for a listing.
+    pub(super) fn refill(self: &Arc<Self>, found: &Discovery<T::Cursor>) {
+        let now = self.env.monotonic();
+        let low = found.survey.in_round() && found.ready.len() < found.survey.low_water(now);
+        if low && self.surveying.try_lock().is_ok() && self.env.is_running() {
+            let core = Arc::clone(self);
+            self.env.spawn(async move {
+                if let Err(error) = core.survey_on().await {
+                    tracing::debug!(%error, "the next poll will list again");
+                }
+            });
         }
     }
 
@@ -447,7 +467,7 @@ impl<T: Tree> Core<T> {
         let until = self.env.monotonic() + if at_hand { Duration::ZERO } else { GIVE_WAY };
         for shard in std::mem::take(&mut *lock(&self.contested)) {
             let before = found.ready.len();
-            found.ready.retain(|other| layout::shard(self.layout(), &other.key) != shard);
+            found.ready.retain(|other| self.names().shard(&other.key) != shard);
             if found.ready.len() < before {
                 found.survey.is_contested(shard, until);
             }

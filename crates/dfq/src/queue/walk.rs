@@ -5,6 +5,7 @@
 
 use super::core::Core;
 use super::pages;
+use super::strategy::Finding;
 use crate::error::Result;
 use crate::layout::{self, Shard};
 use crate::model::{Layout, TaskKey};
@@ -28,28 +29,40 @@ pub(crate) struct Spot {
 impl Spot {
     /// Before everything.
     pub(crate) const START: Self = Self { shard: 0, after: None };
-
-    /// Before each shard.
-    pub(super) fn all(layout: Layout) -> Vec<Self> {
-        (0..layout::shards(layout).len()).map(|shard| Self { shard, after: None }).collect()
-    }
 }
 
 impl<T: Tree> Core<T> {
+    /// Whether a walk from the first shard on costs less than one shard at a time.
+    pub(super) fn goes_on_across_shards(&self) -> bool {
+        self.strategy.finding == Finding::Pages
+    }
+
+    /// Where to begin so as to see everything, in random order; where listings go on across shards,
+    /// at the beginning.
+    pub(super) fn random_spots(&self) -> Vec<Spot> {
+        if self.goes_on_across_shards() {
+            return vec![Spot::START];
+        }
+        let shards = 0..self.names().shards().len();
+        let mut spots: Vec<_> = shards.map(|shard| Spot { shard, after: None }).collect();
+        self.env.shuffle(&mut spots);
+        spots
+    }
+
     /// The next tasks of a place, and where to go on.
     pub(super) async fn stretch(
         &self,
         place: &str,
         from: Spot,
     ) -> Result<(Vec<TaskKey>, Option<Spot>)> {
-        if !self.remote() {
-            let shards = layout::shards(self.layout());
+        if !self.goes_on_across_shards() {
+            let shards = self.names().shards();
             let Some(shard) = shards.get(from.shard) else { return Ok((Vec::new(), None)) };
             let keys = self.keys_in(place, *shard).await?;
             let next = Spot { shard: from.shard + 1, after: None };
             return Ok((keys, Some(next).filter(|next| next.shard < shards.len())));
         }
-        let after = from.after.or_else(|| layout::before_shard(self.layout(), from.shard));
+        let after = from.after.or_else(|| self.names().before_shard(from.shard));
         let (keys, resume) = self.page_of(place, after.as_deref()).await?;
         Ok((keys, resume.map(|after| Spot { shard: from.shard, after: Some(after) })))
     }
@@ -66,29 +79,21 @@ impl<T: Tree> Core<T> {
             return Ok((met.into_iter().map(|met| met.key).collect(), resume));
         }
         let resume = page.files.last().map(|file| file.path.clone()).filter(|_| !page.end);
-        let key = |file: &Scanned| match self.layout() {
-            Layout::Flat => layout::parse_record_name(Layout::Flat, Shard::FIRST, &file.path),
-            Layout::Sharded => {
-                let (shard, name) = file.path.split_once('/')?;
-                layout::parse_record_name(Layout::Sharded, Shard::parse(shard)?, name)
-            }
-        };
+        let key = |file: &Scanned| self.names().parse_record_path(&file.path);
         Ok((page.files.iter().filter_map(key).collect(), resume))
     }
 
     /// The tasks whose folders or records lie in a shard.
     pub(super) async fn keys_in(&self, place: &str, shard: Shard) -> Result<Vec<TaskKey>> {
-        let dir = layout::shard_dir(self.layout(), place, shard);
+        let dir = self.names().shard_dir(place, shard);
         let mut keys = Vec::new();
         self.each_entry(&dir, |entry| {
             keys.extend(match (place, entry.kind) {
                 (layout::PENDING, EntryKind::Folder) => {
-                    layout::parse_task_dir(self.layout(), shard, &entry.name)
+                    self.names().parse_task_dir(shard, &entry.name)
                 }
                 (layout::PENDING, _) => None,
-                (_, EntryKind::File) => {
-                    layout::parse_record_name(self.layout(), shard, &entry.name)
-                }
+                (_, EntryKind::File) => self.names().parse_record_name(shard, &entry.name),
                 _ => None,
             });
         })
@@ -105,8 +110,7 @@ impl<T: Tree> Core<T> {
         let (keys, resume) = self.page_of(place, None).await?;
         keys.iter().for_each(visit);
         let Some(resume) = resume else { return Ok(()) };
-        let last =
-            keys.last().map_or(0, |key| usize::from(layout::shard(self.layout(), key).number()));
+        let last = keys.last().map_or(0, |key| usize::from(self.names().shard(key).number()));
         let first = self.each_key_between(place, last, last + 1, Some(resume), visit);
         if self.layout() == Layout::Flat {
             return first.await.map(drop); // all of it is one stretch
@@ -133,12 +137,12 @@ impl<T: Tree> Core<T> {
         if first >= stop {
             return Ok(pages);
         }
-        after = after.or_else(|| layout::before_shard(self.layout(), first));
+        after = after.or_else(|| self.names().before_shard(first));
         loop {
             let (keys, resume) = self.page_of(place, after.as_deref()).await?;
             pages += 1;
             for key in keys {
-                if usize::from(layout::shard(self.layout(), &key).number()) >= stop {
+                if usize::from(self.names().shard(&key).number()) >= stop {
                     return Ok(pages);
                 }
                 visit(&key);

@@ -121,16 +121,15 @@ impl Core {
         let longest = MAX_WAIT_SECONDS.min(seconds / 4);
         // Nor should it outlast the one who waits, who may be about to leave.
         let wait = u32::try_from(at_most.as_secs()).unwrap_or(u32::MAX).max(1).min(longest);
-        let runtime = tokio::runtime::Handle::try_current();
         if ahead.asking {
             return at_most;
         }
-        let (false, Ok(runtime), 1..) = (ahead.closed, runtime, wait) else {
+        if ahead.closed || wait == 0 || !self.env.is_running() {
             return at_most.min(LOOK_AGAIN);
-        };
+        }
         ahead.asking = true;
         let asking = Asking(Arc::clone(self));
-        runtime.spawn(async move {
+        self.env.spawn(async move {
             let core = &asking.0;
             match core.receive(max.min(BATCH), seconds, wait).await {
                 Ok(received) => lock(&core.ahead).ready.extend(received.good),

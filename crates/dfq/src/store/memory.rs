@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::layout;
 use crate::model::Generation;
 use crate::store::{
-    Change, Created, Entry, EntryKind, Look, Page, Probe, Properties, Scan, Scanned, Stored, Tree,
-    Updated,
+    Change, Created, Entry, EntryKind, Look, Page, Probe, Properties, Scan, Scanned, Stamp, Stored,
+    Tree, Updated,
 };
 
 /// Keys and values, shared by all clones.
@@ -77,11 +77,11 @@ impl Memory {
 }
 
 fn task_key(dir: &str) -> String {
-    format!("{dir}/{}", layout::TASK)
+    layout::task_file(dir)
 }
 
 fn lease_key(dir: &str, attempt: u32) -> String {
-    format!("{dir}/{}", layout::lease_name(attempt))
+    layout::lease_file(dir, attempt)
 }
 
 #[async_trait]
@@ -195,7 +195,7 @@ impl Tree for Memory {
         Ok(self.env.clock().wall())
     }
 
-    async fn stamp(&self, _: &str, _: Timestamp) -> Result<Option<u64>> {
+    async fn stamp(&self, _: &str, _: Timestamp) -> Result<Option<Stamp>> {
         Ok(None)
     }
 

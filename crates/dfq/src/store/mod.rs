@@ -28,8 +28,14 @@ pub enum Created {
     Exists,
 }
 
-/// The stamp of a folder that does not exist; see [`Tree::stamp`].
-pub const NO_FOLDER: u64 = 0;
+/// What tells one state of a folder from another; see [`Tree::stamp`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamp {
+    /// There is no such folder.
+    Missing,
+    /// A name was last added to it or removed from it at this time.
+    At(Timestamp),
+}
 
 /// A file's content, and when the store says it was last written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -234,10 +240,13 @@ pub trait Tree: Send + Sync + 'static {
 
     /// The store's own time: the modification time of something just written.
     async fn now(&self) -> Result<Timestamp>;
-    /// When, in nanoseconds since 1970, a name was last added to or removed from the folder, provided
-    /// that any such change after `now` will change the answer; `None` if that
-    /// cannot be told, [`NO_FOLDER`] if there is no such folder.
-    async fn stamp(&self, dir: &str, now: Timestamp) -> Result<Option<u64>>;
+    /// When a name was last added to or removed from the folder, provided that any such change after `now` will
+    /// change the answer; `None` if that cannot be told.
+    async fn stamp(&self, dir: &str, now: Timestamp) -> Result<Option<Stamp>>;
+    /// Removes a folder that is empty and of no further use, where folders are things of their own.
+    async fn prune(&self, _dir: &str) -> Result<()> {
+        Ok(())
+    }
     /// Waits until something may have changed, if [`Properties::notices_changes`]; else for ever.
     async fn changed(&self);
     /// Tells those who wait in [`Tree::changed`] to look again.

@@ -19,8 +19,8 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::counts::Counts;
-use super::{Became, Report, no_thread};
-use crate::clock::{Env, lock};
+use super::{Became, Report};
+use crate::clock::{Env, Running, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::Meter;
 use crate::model::Receipt;
@@ -103,7 +103,7 @@ struct Shared {
 /// Renews leases until dropped.
 pub(super) struct Heart {
     shared: Arc<Shared>,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    thread: Mutex<Option<Running<()>>>,
 }
 
 impl Heart {
@@ -128,25 +128,9 @@ impl Heart {
             added: tokio::sync::Notify::new(),
         });
         let beating = Arc::clone(&shared);
-        let (started, ready) = std::sync::mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name("dfq-heart".to_owned())
-            .spawn(move || {
-                match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                    Ok(runtime) => {
-                        let _ = started.send(Ok(()));
-                        runtime.block_on(beating.beat());
-                        // A call that hangs must not keep the worker from ending.
-                        runtime.shutdown_background();
-                    }
-                    Err(error) => _ = started.send(Err(error)),
-                }
-            })
-            .map_err(|error| no_thread(&error))?;
-        match ready.recv() {
-            Ok(Err(error)) => Err(no_thread(&error)),
-            _ => Ok(Self { shared, thread: Mutex::new(Some(thread)) }),
-        }
+        let beat = async move { beating.beat().await };
+        let thread = shared.env.spawn_thread("dfq-heart", beat)?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
     /// Whether leases are being renewed.
@@ -234,8 +218,7 @@ impl Heart {
         self.shared.stop.cancel();
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
-            // Joining blocks, and a heartbeat under way may take its time.
-            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+            let _ = thread.await;
         }
     }
 }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Env;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::meter::Meter;
 use crate::model::Receipt;
 use crate::queue::{Delivery, PollRequest, Queue};
@@ -364,8 +364,4 @@ impl std::fmt::Debug for Worker {
         let addresses: Vec<_> = self.queues.iter().map(|queue| queue.address()).collect();
         write!(f, "Worker({} on {})", self.queues[0].worker_id(), addresses.join(", "))
     }
-}
-
-fn no_thread(error: &std::io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("cannot start the heartbeat thread: {error}"))
 }

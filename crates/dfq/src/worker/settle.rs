@@ -3,8 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tokio::task::Id;
-
 use super::heart::Heart;
 use super::{STOPPED, Settled, Until, Verdict, Worker};
 use crate::clock::Env;
@@ -47,7 +45,7 @@ impl Finished {
 /// Tasks that this worker has.
 #[derive(Debug, Default)]
 pub(super) struct Running {
-    handled: HashMap<Id, (usize, Receipt)>,
+    handled: HashMap<u64, (usize, Receipt)>,
     unsettled: Vec<Finished>,
 }
 
@@ -60,7 +58,7 @@ impl Running {
         self.len() == 0
     }
 
-    pub(super) fn add(&mut self, id: Id, queue: usize, receipt: Receipt) {
+    pub(super) fn add(&mut self, id: u64, queue: usize, receipt: Receipt) {
         self.handled.insert(id, (queue, receipt));
     }
 
@@ -70,7 +68,7 @@ impl Running {
         self.unsettled.push(Finished::new(queue, receipt, verdict, false));
     }
 
-    pub(super) fn finished(&mut self, id: Id, verdict: Verdict) {
+    pub(super) fn finished(&mut self, id: u64, verdict: Verdict) {
         if let Some((queue, receipt)) = self.handled.remove(&id) {
             self.unsettled.push(Finished::new(queue, receipt, verdict, true));
         }

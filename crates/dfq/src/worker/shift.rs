@@ -2,18 +2,20 @@
 //! finished, wait for news; at the end let handlers finish, and give back the rest.
 
 use std::collections::HashSet;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use tokio::task::{Id, JoinSet};
+use futures::{FutureExt, StreamExt};
 
 use super::heart::Heart;
 use super::settle::{self, Finished, Running, Told};
 use super::trouble::Trouble;
 use super::{Job, STOPPED, Until, Verdict, Worker};
+use crate::clock::Ended;
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{Delivery, Idle, PollRequest, Polled, Queue};
 
@@ -51,11 +53,32 @@ struct Haul {
     answer: Result<Polled>,
 }
 
+/// A handler under way, by the number of its task. It ends with its worker.
+struct Handling {
+    id: u64,
+    running: crate::clock::Running<Verdict>,
+}
+
+impl Future for Handling {
+    type Output = (u64, Verdict);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let id = self.id;
+        Pin::new(&mut self.running).poll(cx).map(|ended| (id, ended.unwrap_or_else(verdict_of)))
+    }
+}
+
+impl Drop for Handling {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
 /// A worker at work.
 pub(super) struct Shift<'a> {
     worker: &'a Worker,
     pub(super) heart: Arc<Heart>,
-    jobs: JoinSet<Verdict>,
+    jobs: FuturesUnordered<Handling>,
     running: Running,
     /// How many tasks so far.
     started: u64,
@@ -87,7 +110,7 @@ impl<'a> Shift<'a> {
         Self {
             worker,
             heart: Arc::new(heart),
-            jobs: JoinSet::new(),
+            jobs: FuturesUnordered::new(),
             running: Running::default(),
             started: 0,
             calls: FuturesUnordered::new(),
@@ -126,8 +149,8 @@ impl<'a> Shift<'a> {
                 biased;
                 // First, so that nothing is started that a poll brings together with the stop.
                 () = stopper.gently.cancelled() => {}
-                Some(joined) = self.jobs.join_next_with_id(), if !self.jobs.is_empty() => {
-                    self.make_room(joined);
+                Some(handled) = self.jobs.next(), if !self.jobs.is_empty() => {
+                    self.make_room(handled);
                 }
                 Some(came) = self.calls.next(), if !self.calls.is_empty() => self.take(came)?,
                 () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.retries() => {}
@@ -289,7 +312,7 @@ impl<'a> Shift<'a> {
         let job = Job { delivery, queue: owner, cancelled: cancelled.clone() };
         let handler = Arc::clone(&self.worker.handler);
         let (env, cleanup) = (self.worker.env.clone(), self.worker.cleanup);
-        let task = self.jobs.spawn(async move {
+        let running = self.worker.env.spawn(async move {
             // In here from the first line on, so that a handler that panics takes nobody with it.
             let handled = handler(job);
             let overdue = async {
@@ -305,29 +328,26 @@ impl<'a> Shift<'a> {
                 () = overdue => Verdict::Release { reason: Some(STOPPED.to_owned()), delay: None },
             }
         });
-        self.running.add(task.id(), queue, receipt);
+        self.running.add(self.started, queue, receipt);
+        self.jobs.push(Handling { id: self.started, running });
     }
 
-    fn collect(&mut self, joined: std::result::Result<(Id, Verdict), tokio::task::JoinError>) {
-        let (id, verdict) = match joined {
-            Ok((id, verdict)) => (id, verdict),
-            Err(error) => (error.id(), verdict_of(error)),
-        };
+    fn collect(&mut self, (id, verdict): (u64, Verdict)) {
         self.running.finished(id, verdict);
     }
 
     /// The same, and asks for more if there was no room before. Where a poll takes requests, one that
     /// found too little is not repeated for every task that ends.
-    fn make_room(&mut self, joined: std::result::Result<(Id, Verdict), tokio::task::JoinError>) {
+    fn make_room(&mut self, handled: (u64, Verdict)) {
         let had_room = self.free() > 0 && self.lanes > 1;
-        self.collect(joined);
+        self.collect(handled);
         self.idle = self.idle.take().filter(|_| had_room);
     }
 
     /// Settles all that has finished by now in one go: it costs little more than settling one.
     fn settle_ready(&mut self) {
-        while let Some(joined) = self.jobs.try_join_next_with_id() {
-            self.make_room(joined);
+        while let Some(Some(handled)) = self.jobs.next().now_or_never() {
+            self.make_room(handled);
         }
         if self.calls.len() >= self.lanes {
             return;
@@ -352,8 +372,8 @@ impl<'a> Shift<'a> {
             self.settle_ready();
             tokio::select! {
                 biased;
-                Some(joined) = self.jobs.join_next_with_id(), if !self.jobs.is_empty() => {
-                    self.collect(joined);
+                Some(handled) = self.jobs.next(), if !self.jobs.is_empty() => {
+                    self.collect(handled);
                 }
                 Some(came) = self.calls.next(), if !self.calls.is_empty() => self.take_back(came),
                 () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.retries() => {}
@@ -367,7 +387,7 @@ impl<'a> Shift<'a> {
         tokio::pin!(patience);
         while !self.jobs.is_empty() {
             tokio::select! {
-                Some(joined) = self.jobs.join_next_with_id() => self.collect(joined),
+                Some(handled) = self.jobs.next() => self.collect(handled),
                 () = &mut patience => break,
             }
         }
@@ -461,10 +481,10 @@ async fn tell_all(
     Came::Settled { count, told }
 }
 
-fn verdict_of(error: tokio::task::JoinError) -> Verdict {
-    let error = match error.try_into_panic() {
-        Err(_) => "the handler was aborted".to_owned(),
-        Ok(panic) => {
+fn verdict_of(ended: Ended) -> Verdict {
+    let error = match ended {
+        Ended::Dropped => "the handler was aborted".to_owned(),
+        Ended::Panicked(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
             format!("the handler panicked: {}", text.unwrap_or_else(|| "(no message)".to_owned()))

@@ -20,7 +20,7 @@ pub(super) async fn run(
     address: BucketAddress,
 ) -> Result<Answer> {
     let stop = CancellationToken::new();
-    let signal = tokio::spawn(crate::exit::stop_signal(stop.clone()));
+    let signal = context.env.spawn(crate::exit::stop_signal(stop.clone()));
     let below = outside_of_queues(context, &address).await?;
     let place = below.below(&format!("dfq-bench-{:016x}", context.env.next_u64()));
     let options = context.access_s3(OpenOptions::existing());

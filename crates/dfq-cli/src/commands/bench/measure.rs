@@ -71,7 +71,8 @@ impl Measure {
     pub(super) async fn raw(&self) -> Result<Figures> {
         let (env, folder, stop) = (self.env.clone(), self.folder.clone(), self.stop.clone());
         let rounds = self.tasks.min(RAW_ROUNDS);
-        let rounds = tokio::task::spawn_blocking(move || {
+        let runner = self.env.clone();
+        let rounds = runner.spawn_blocking(async move {
             let mut calls = Vec::with_capacity(rounds);
             let began = env.monotonic();
             for round in 0..rounds {
@@ -87,7 +88,7 @@ impl Measure {
                 env.monotonic() - began,
             ))
         });
-        rounds.await?.map_err(|error| crate::exit::unwritable(&self.folder, &error))
+        rounds.result().await.map_err(|error| crate::exit::unwritable(&self.folder, &error))
     }
 
     /// Pushes, claims and acks all tasks in a queue of its own.

@@ -26,7 +26,7 @@ pub(super) async fn run(
         )));
     }
     let stop = CancellationToken::new();
-    let signal = tokio::spawn(crate::exit::stop_signal(stop.clone()));
+    let signal = context.env.spawn(crate::exit::stop_signal(stop.clone()));
     let kind = if named.name().ends_with(".fifo") { ".fifo" } else { "" };
     let own = SqsAddress::Name(format!("dfq-bench-{:016x}{kind}", context.env.next_u64()));
     let mut options = context.access(target, OpenOptions::existing());

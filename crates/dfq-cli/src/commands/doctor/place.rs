@@ -30,7 +30,10 @@ impl Places {
                     directories.push(Subject::directory(path, options.env.clone())?);
                 }
                 Address::Bucket(address) => {
-                    buckets.push(Subject::bucket(Bucket::open(address, options).await?));
+                    buckets.push(Subject::bucket(
+                        Bucket::open(address, options).await?,
+                        options.env.clone(),
+                    ));
                 }
                 Address::Sqs(_) => {
                     return Err(unsupported(format!(

@@ -61,6 +61,7 @@ impl Source {
             Box::new(opened.map_err(|error| invalid(format!("{}: {error}", path.display())))?)
         };
         let (sender, receiver) = mpsc::channel(2 * BATCH);
+        #[allow(clippy::disallowed_methods, reason = "a pipe cannot be simulated")]
         std::thread::Builder::new().name("dfq-reader".to_owned()).spawn(move || {
             read_lines(BufReader::with_capacity(1 << 16, reader), format, &sender)
         })?;

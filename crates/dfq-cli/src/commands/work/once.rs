@@ -148,7 +148,7 @@ impl Once {
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let payload = job.delivery.payload.clone();
-        let feeding = tokio::spawn(async move {
+        let feeding = env.spawn(async move {
             if let Some(mut stdin) = stdin {
                 // A command need not read its task; that it did not is no error.
                 let _ = stdin.write_all(payload.as_json().as_bytes()).await;
@@ -168,7 +168,7 @@ impl Once {
             };
             tokio::join!(out, err);
         };
-        let passing_on = tokio::spawn(passing_on(outlet.clone()));
+        let passing_on = env.spawn(passing_on(outlet.clone()));
         let overtime = async {
             match timeout {
                 Some(timeout) => env.clock().sleep(*timeout).await,

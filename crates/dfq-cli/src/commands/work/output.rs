@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use dfq::clock::Running;
 use dfq::{Env, Queue, Receipt};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::task::JoinHandle;
 
 use super::progress::Progress;
 
@@ -95,7 +95,7 @@ impl Outlet {
 }
 
 /// Waits until the output of a command that has ended is passed on, or stops passing it on.
-pub(super) async fn last_words(env: &Env, mut passing_on: JoinHandle<()>) {
+pub(super) async fn last_words(env: &Env, mut passing_on: Running<()>) {
     let (steps, step) = LAST_WORDS;
     for _ in 0..steps {
         tokio::select! {

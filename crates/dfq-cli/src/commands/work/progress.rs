@@ -91,7 +91,9 @@ impl Progress {
         let left = Arc::clone(&unwritten);
         let thread = std::thread::Builder::new().name("dfq-writer".to_owned());
         // Without the thread, sending fails and nothing is printed; the work goes on.
-        if let Err(error) = thread.spawn(move || write_all(lines, above.as_ref(), &left)) {
+        #[allow(clippy::disallowed_methods, reason = "a terminal cannot be simulated")]
+        let started = thread.spawn(move || write_all(lines, above.as_ref(), &left));
+        if let Err(error) = started {
             tracing::error!(%error, "what commands print is lost");
         }
         Self {

@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use dfq::clock::Running;
 use dfq::worker::{Job, Verdict};
 use futures::FutureExt;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
-use tokio::task::JoinHandle;
 
 use super::Shop;
 use super::child::{self, Group, describe};
@@ -68,7 +68,7 @@ struct Slot {
     group: Group,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
-    stderr: JoinHandle<()>,
+    stderr: Running<()>,
     outlet: Outlet,
     /// It has given a verdict before.
     proven: bool,
@@ -252,7 +252,10 @@ impl Slots {
             group,
             stdin,
             stdout: BufReader::new(stdout),
-            stderr: tokio::spawn(async move { passing_on.pass_on(stderr, Stream::Err).await }),
+            stderr: self
+                .shop
+                .env
+                .spawn(async move { passing_on.pass_on(stderr, Stream::Err).await }),
             outlet,
             proven: false,
             names_tasks: false,

@@ -240,7 +240,7 @@ impl Inner {
     async fn ask_aside(self: &Arc<Self>) {
         let Ok(asking) = Arc::clone(&self.asking).try_lock_owned() else { return };
         let inner = Arc::clone(self);
-        let asked = tokio::spawn(async move {
+        let asked = self.env.spawn(async move {
             let _ = inner.ask().await;
             drop(asking);
         });

@@ -56,7 +56,7 @@ impl Bucket {
         let client = Client::new(store, env.clone(), prefix, &address, server);
         let client = Arc::new(client);
         Self {
-            clock_file: format!("{}/now-{}", layout::TMP, env.nonce()),
+            clock_file: layout::below(layout::TMP, &format!("now-{}", env.nonce())),
             rubbish: Rubbish::new(Arc::clone(&client), env),
             client,
             properties: Properties {

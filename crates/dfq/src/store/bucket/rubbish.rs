@@ -75,12 +75,12 @@ impl Rubbish {
             bin.collected = Some(now);
             full
         };
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        if !self.env.is_running() {
             let _ = self.take_out().await;
             return;
-        };
+        }
         let later = self.share();
-        runtime.spawn(async move {
+        self.env.spawn(async move {
             if !full {
                 later.env.clock().sleep(OLD).await;
             }

@@ -13,18 +13,19 @@ use crate::error::Result;
 use crate::layout;
 use crate::model::Generation;
 use crate::store::{
-    Change, Created, Entry, EntryKind, Look, Page, Probe, Properties, Scan, Stored, Tree, Updated,
+    Change, Created, Entry, EntryKind, Look, Page, Probe, Properties, Scan, Stamp, Stored, Tree,
+    Updated,
 };
 
 /// Requests under way at a time, for one batch.
 const AT_ONCE: usize = 64;
 
 fn task_key(dir: &str) -> String {
-    format!("{dir}/{}", layout::TASK)
+    layout::task_file(dir)
 }
 
 fn lease_key(dir: &str, attempt: u32) -> String {
-    format!("{dir}/{}", layout::lease_name(attempt))
+    layout::lease_file(dir, attempt)
 }
 
 impl Bucket {
@@ -132,7 +133,7 @@ impl Tree for Bucket {
         }
     }
 
-    async fn stamp(&self, _: &str, _: Timestamp) -> Result<Option<u64>> {
+    async fn stamp(&self, _: &str, _: Timestamp) -> Result<Option<Stamp>> {
         Ok(None)
     }
 

@@ -227,13 +227,13 @@ impl<S: Sys> Inner<S> {
         let address = &self.properties.address;
         match path {
             "." => failed(verb, address, errno),
-            _ => failed(verb, &format!("{address}/{path}"), errno),
+            _ => failed(verb, &layout::below(address, path), errno),
         }
     }
 
     fn tmp_name(&self) -> String {
         let count = self.staged.fetch_add(1, Ordering::Relaxed);
-        format!("{}/{}-{count}", layout::TMP, self.staging_prefix)
+        layout::below(layout::TMP, &format!("{}-{count}", self.staging_prefix))
     }
 
     /// Makes a folder and those above it, unless they are known to exist. With `durable`, its entry

@@ -48,7 +48,7 @@ impl<S: Sys> Inner<S> {
 
     fn stage_task(&self, bytes: &[u8], durable: bool) -> Result<StagedTask<S::File>> {
         let dir = self.tmp_name();
-        let task = format!("{dir}/{}", layout::TASK);
+        let task = layout::task_file(&dir);
         match self.in_tmp(|| self.sys.mkdir(&self.root, &dir)) {
             // Nobody else makes this name: it was made, and the answer was lost.
             Ok(()) | Err(Errno::EXIST) => {}
@@ -73,7 +73,7 @@ impl<S: Sys> Inner<S> {
     }
 
     fn unstage_task(&self, dir: &str) {
-        let _ = self.sys.unlink(&self.root, &format!("{dir}/{}", layout::TASK));
+        let _ = self.sys.unlink(&self.root, &layout::task_file(dir));
         let _ = self.sys.rmdir(&self.root, dir);
     }
 

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::model::Generation;
 use crate::store::{
-    Created, Entry, EntryKind, Look, NO_FOLDER, Page, Part, Probe, Properties, Stored, Tree,
+    Created, Entry, EntryKind, Look, Page, Part, Probe, Properties, Stamp, Stored, Tree,
 };
 
 /// A folder that is empty now but takes this much was once full. On ext4 it would stay slow to list
@@ -55,7 +55,6 @@ impl<S: Sys> Inner<S> {
     }
 
     fn list(&self, dir: &str, from: Option<Cursor<S>>, limit: usize) -> Result<Page<Cursor<S>>> {
-        let from_start = from.is_none();
         let mut entries = Vec::new();
         let mut cursor = match from {
             Some(cursor) => cursor,
@@ -67,12 +66,7 @@ impl<S: Sys> Inner<S> {
         };
         while entries.len() < limit {
             match self.sys.next(&mut cursor.listing) {
-                None => {
-                    if from_start && entries.is_empty() {
-                        self.prune(dir);
-                    }
-                    return Ok(Page { entries, next: None });
-                }
+                None => return Ok(Page { entries, next: None }),
                 Some(Ok(entry)) => {
                     let kind = if entry.name.is_some() { entry.kind } else { EntryKind::Other };
                     let name = entry.name.unwrap_or_else(|| "(a name that is no text)".to_owned());
@@ -243,7 +237,7 @@ impl<S: Sys> Inner<S> {
 impl<S: Sys> Slot<S> {
     /// The path of a file in the folder, for messages.
     fn shown(&self, name: &str) -> String {
-        format!("{}/{name}", self.path)
+        layout::below(&self.path, name)
     }
 }
 
@@ -332,14 +326,19 @@ impl<S: Sys> Tree for Filesystem<S> {
         self.inner.now()
     }
 
-    async fn stamp(&self, dir: &str, now: Timestamp) -> Result<Option<u64>> {
+    async fn stamp(&self, dir: &str, now: Timestamp) -> Result<Option<Stamp>> {
         match self.inner.sys.stat(&self.inner.root, dir) {
             // A folder changed within the current tick can change again without showing it.
             Ok(meta) if meta.modified + self.inner.time_resolution() * 2 >= now => Ok(None),
-            Ok(meta) => Ok(Some(meta.modified.as_nanosecond() as u64)),
-            Err(Errno::NOENT) => Ok(Some(NO_FOLDER)),
+            Ok(meta) => Ok(Some(Stamp::At(meta.modified))),
+            Err(Errno::NOENT) => Ok(Some(Stamp::Missing)),
             Err(errno) => Err(self.inner.failed("look at", dir, errno)),
         }
+    }
+
+    async fn prune(&self, dir: &str) -> Result<()> {
+        self.inner.prune(dir);
+        Ok(())
     }
 
     async fn changed(&self) {

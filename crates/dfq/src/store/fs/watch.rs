@@ -29,9 +29,9 @@ mod linux {
             let arrivals = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
             let tmp = inotify::WatchFlags::MOVED_FROM | inotify::WatchFlags::ATTRIB;
             let pauses = arrivals | inotify::WatchFlags::DELETE;
-            inotify::add_watch(&fd, format!("{root}/{}", layout::TMP), tmp).ok()?;
+            inotify::add_watch(&fd, layout::below(root, layout::TMP), tmp).ok()?;
             // These only add to it.
-            let _ = inotify::add_watch(&fd, format!("{root}/{}", layout::PENDING), arrivals);
+            let _ = inotify::add_watch(&fd, layout::below(root, layout::PENDING), arrivals);
             let _ = inotify::add_watch(&fd, root, pauses);
             #[allow(deprecated, reason = "an OwnedFd keeps its promise without unsafe code")]
             AsyncFd::new(fd).ok().map(Self)

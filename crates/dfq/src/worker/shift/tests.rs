@@ -37,8 +37,8 @@ async fn a_poll_begun_before_a_task_was_given_back_does_not_say_that_nothing_is_
         let mut shift = shift(&worker);
         let first = shift.polled().await;
         shift.take(first).unwrap();
-        let joined = shift.jobs.join_next_with_id().await.unwrap();
-        shift.make_room(joined);
+        let handled = shift.jobs.next().await.unwrap();
+        shift.make_room(handled);
         // Both are under way, and the poll finds the task in our own hands.
         shift.settle_ready();
         let mut settling = std::mem::take(&mut shift.calls);

@@ -1,5 +1,7 @@
 //! Whoever gives credentials fails, or falls silent.
 
+#![allow(clippy::disallowed_methods, reason = "requests that come together")]
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
