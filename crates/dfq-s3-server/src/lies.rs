@@ -15,6 +15,8 @@ pub struct Lies {
     pub not_atomic: Option<Duration>,
     /// A quoted ETag in `If-Match` never matches; an unquoted one does (Ceph 16.2).
     pub refuse_quoted_etags: bool,
+    /// An ETag in `If-Match` never matches, in whatever form (DigitalOcean Spaces).
+    pub refuse_etags: bool,
     /// A conditional PUT is answered 501 NotImplemented (Backblaze B2).
     pub refuse_conditional_put: bool,
     /// `LastModified` in listings has whole seconds (SeaweedFS).
@@ -29,12 +31,13 @@ pub struct Lies {
 
 impl Lies {
     /// The names that [`Lies::tell`] knows.
-    pub const NAMES: [&'static str; 8] = [
+    pub const NAMES: [&'static str; 9] = [
         "ignore-conditions",
         "ignore-if-match",
         "ignore-if-match-on-delete",
         "not-atomic",
         "refuse-quoted-etags",
+        "refuse-etags",
         "refuse-conditional-put",
         "whole-seconds",
         "keep-folders",
@@ -50,6 +53,7 @@ impl Lies {
             "ignore-if-match-on-delete" => self.ignore_if_match_on_delete = true,
             "not-atomic" => self.not_atomic = Some(Duration::from_millis(2)),
             "refuse-quoted-etags" => self.refuse_quoted_etags = true,
+            "refuse-etags" => self.refuse_etags = true,
             "refuse-conditional-put" => self.refuse_conditional_put = true,
             "whole-seconds" => self.whole_seconds = true,
             "keep-folders" => self.keep_folders = true,

@@ -47,7 +47,7 @@ struct Args {
     #[arg(long, value_parser = duration, default_value = "0ms")]
     list_lag: Duration,
     /// A lie: ignore-conditions, ignore-if-match, ignore-if-match-on-delete, not-atomic,
-    /// refuse-quoted-etags, refuse-conditional-put, whole-seconds; may be repeated
+    /// refuse-quoted-etags, refuse-etags, refuse-conditional-put, whole-seconds; may be repeated
     #[arg(long = "lie", value_name = "NAME")]
     lies: Vec<String>,
     /// How far the clock is ahead, or behind, as 90s or -1h

@@ -96,6 +96,9 @@ fn write_conditions(headers: &HeaderMap, lies: &Lies, delete: bool) -> S3Result<
     match if_match.filter(|_| !ignored) {
         None => {}
         Some("*") => conditions.push(Condition::Present),
+        Some(_) if lies.refuse_etags => {
+            return Err(s3_error!(PreconditionFailed, "no ETag ever matches here"));
+        }
         // With its quotes left on it equals no ETag in the store, as on Ceph.
         Some(text) if lies.refuse_quoted_etags => conditions.push(Condition::Etag(text.to_owned())),
         Some(text) => conditions.push(Condition::Etag(text.trim_matches('"').to_owned())),

@@ -42,12 +42,27 @@ pub enum ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    /// Trying the same call again soon may help.
+    passing: bool,
 }
 
 impl Error {
     /// An error of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), passing: false }
+    }
+
+    /// Says that the same call may succeed if it is made again soon. A store says this of a single call, for
+    /// [`Retrying`](crate::store::retrying::Retrying).
+    #[must_use]
+    pub fn passing(mut self) -> Self {
+        self.passing = true;
+        self
+    }
+
+    /// Whether the same call may succeed if it is made again soon.
+    pub fn is_passing(&self) -> bool {
+        self.passing
     }
 
     /// What the caller should do.

@@ -11,9 +11,12 @@
 //! scheduled/<due>/<stem>/task.json
 //! completed/<sh>/<stem>.json     failed/<sh>/<stem>.json
 //! workers/<worker>.json          tmp/   (filesystem only: what is being written)
+//! versions/<name>/1  2  3 …      (filesystem only: the versions of a name that is swapped)
 //! ```
 //! `<stem>` is the encoded id, with `@g` appended from the second life on; in the flat layout there
 //! is no `<sh>`.
+
+mod swapped;
 
 use std::time::Duration;
 
@@ -21,6 +24,11 @@ use jiff::{Timestamp, Unit, civil, tz::TimeZone};
 use sha2::{Digest, Sha256};
 
 use crate::model::{Generation, Layout, Outcome, TaskId, TaskKey};
+
+pub use swapped::Swapped;
+#[cfg(any(test, feature = "conformance"))]
+pub(crate) use swapped::swapped_for_trial;
+pub(crate) use swapped::{VERSIONS, parse_version_name, record_that_a_purge_swaps, versions_dir};
 
 /// The queue's settings.
 pub(crate) const SETTINGS: &str = "queue.json";

@@ -4,16 +4,18 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "real servers and clients run in real time")]
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use dfq::clock::{SkippingClock, SystemChance};
 use dfq::conformance::Provider;
+use dfq::conformance::objects::{ObjectsProvider, trial, written};
 use dfq::store::bucket::{Bucket, S3Options};
-use dfq::store::{Stored, Tree, Updated};
+use dfq::store::{Objects, Stored, Tree, Updated};
 use dfq::{Env, OpenOptions, Queue, Settings, TreeQueue};
-use dfq_s3_server::{Credential, Lies, Options, Server};
+use dfq_s3_server::{Credential, Fault, Lies, Options, Server};
 
 const BUCKET: &str = "dfq-test";
 const KEYS: (&str, &str) = ("testkey", "testsecret");
@@ -92,9 +94,19 @@ impl Prefix {
         );
         let left = bucket.update(path, &|_| None).await.unwrap();
         assert_eq!(left, Updated::Left(stored));
-        assert!(!bucket.take_away(path, &|_| None).await.unwrap());
-        assert!(bucket.take_away(path, &|_| Some(b"going".to_vec())).await.unwrap());
+        let mark = b"going".to_vec();
+        let written = bucket.update(path, &|_| Some(mark.clone())).await.unwrap();
+        assert_eq!(written, Updated::Written(mark.clone()));
+        assert!(!bucket.take_away(path, &mark, Duration::ZERO).await.unwrap(), "too late");
+        assert!(bucket.take_away(path, &mark, Duration::MAX).await.unwrap());
         assert_eq!(bucket.update(path, &|_| None).await.unwrap(), Updated::Missing);
+    }
+}
+
+#[async_trait]
+impl ObjectsProvider for Prefix {
+    async fn open(&self) -> Arc<dyn Objects> {
+        Arc::clone(self.bucket().await.objects()) as Arc<dyn Objects>
     }
 }
 
@@ -136,6 +148,70 @@ mod own_server {
     }
 
     dfq::conformance_tests!(make);
+
+    mod objects {
+        dfq::objects_tests!(super::make);
+    }
+}
+
+/// Our own once more, taking ETags only without their quotes, as Ceph does.
+mod bare_etags {
+    use super::*;
+
+    async fn make() -> Prefix {
+        Prefix::on_our_own(Lies { refuse_quoted_etags: true, ..Lies::default() }).await
+    }
+
+    dfq::objects_tests!(make);
+}
+
+/// A server on which no condition can be kept says so, and nothing is written.
+#[tokio::test]
+async fn a_server_that_refuses_every_etag_cannot_swap() {
+    let refuses = Lies { refuse_etags: true, ..Lies::default() };
+    let knows_none = Lies { refuse_conditional_put: true, ..Lies::default() };
+    for lies in [refuses, knows_none] {
+        let prefix = Prefix::on_our_own(Lies::default()).await;
+        let (objects, name) = (ObjectsProvider::open(&prefix).await, trial("x"));
+        let first = written(objects.swap(&name, None, b"first").await.unwrap());
+        prefix.own.as_ref().unwrap().server.set_lies(lies);
+        let error = objects.swap(&name, Some(&first), b"second").await.unwrap_err();
+        assert_eq!(error.kind(), dfq::ErrorKind::Unsupported, "{error}");
+        assert_eq!(objects.load(&name).await.unwrap().unwrap().bytes, b"first");
+    }
+}
+
+/// Whatever becomes of the answer to a swap, it says what is so.
+#[tokio::test]
+async fn a_swap_whose_answer_is_lost_is_recognised() {
+    const FAULTS: [Fault; 7] = [
+        Fault::LoseRequest,
+        Fault::LoseAnswer,
+        Fault::Conflict,
+        Fault::ConflictExecuted,
+        Fault::PreconditionExecuted,
+        Fault::Error,
+        Fault::ErrorExecuted,
+    ];
+    for fault in FAULTS {
+        let prefix = Prefix::on_our_own(Lies::default()).await;
+        let (objects, name) = (ObjectsProvider::open(&prefix).await, trial("x"));
+        let server = &prefix.own.as_ref().unwrap().server;
+        let mut version = None;
+        for content in [&b"first"[..], b"second", b"third"] {
+            let once = AtomicBool::new(false);
+            server.on(move |request| {
+                let hit = request.is_conditional_put() && !once.swap(true, Ordering::SeqCst);
+                hit.then_some(fault)
+            });
+            let swap = objects.swap(&name, version.as_ref(), content).await.unwrap();
+            version = Some(written(swap));
+            let there = objects.load(&name).await.unwrap().unwrap();
+            assert_eq!(there.bytes, content, "{fault:?}");
+            assert_eq!(Some(there.head.version), version, "{fault:?}");
+        }
+        assert_eq!(server.meter().counts().fault(fault.name()), 3);
+    }
 }
 
 /// Our own once more, with what is odd about SeaweedFS.
@@ -153,6 +229,10 @@ mod odd_server {
     }
 
     dfq::conformance_tests!(make);
+
+    mod objects {
+        dfq::objects_tests!(super::make);
+    }
 }
 
 /// A server that we did not write, where one is named.
@@ -171,4 +251,8 @@ mod other_server {
     }
 
     dfq::conformance_tests!(make);
+
+    mod objects {
+        dfq::objects_tests!(super::make);
+    }
 }

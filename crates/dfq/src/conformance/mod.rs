@@ -6,6 +6,7 @@
 
 pub mod faulty;
 mod finishing;
+pub mod objects;
 mod operating;
 mod pushing;
 mod racing;

@@ -18,7 +18,7 @@ use crate::error::{ErrorKind, Result};
 use crate::format;
 use crate::layout;
 use crate::model::{Generation, Layout, Outcome, Record, TaskId, TaskKey};
-use crate::store::{Stored, Tree, Updated};
+use crate::store::{Change, REMOVED_WITHIN, Stored, Tree, Updated};
 
 /// In a bucket: how old a record may be for whose sake something is removed, which then takes a minute at
 /// the most; and how old it must be for a purge to forget it.
@@ -190,7 +190,7 @@ impl<T: Tree> Core<T> {
             let old = stored.modified < since && !format::is_forgotten(&stored.bytes);
             old.then(|| format::respaced(&stored.bytes, &nonce))
         };
-        let stored = match self.tree.update(&self.record_path(outcome, key), &renewed).await? {
+        let stored = match self.rewrite_record(&self.record_path(outcome, key), &renewed).await? {
             Updated::Missing => return Ok(false),
             Updated::Written(_) => return Ok(true),
             Updated::Left(stored) => stored,
@@ -225,7 +225,27 @@ impl<T: Tree> Core<T> {
             ..mark_of(key)
         });
         let forget = |stored: &Stored| (stored.modified < since).then(|| mark.clone());
-        self.tree.take_away(&self.record_path(outcome, key), &forget).await
+        let path = self.record_path(outcome, key);
+        // From before the record was looked at: that is when its removal is decided on.
+        let until = self.env.monotonic().saturating_add(REMOVED_WITHIN);
+        match self.rewrite_record(&path, &forget).await? {
+            Updated::Written(mark) => self.tree.take_away(&path, &mark, until).await,
+            Updated::Missing | Updated::Left(_) => Ok(false),
+        }
+    }
+
+    /// Writes a record on the condition that it is still what was read. Some servers support no such condition.
+    /// There we choose to write without it, because records could never be purged otherwise: then a purge, a
+    /// removal and a push must come within one round trip of each other to lose a task (decision 19).
+    async fn rewrite_record(&self, path: &str, change: &Change<'_>) -> Result<Updated> {
+        match self.tree.update(path, change).await {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            answer => return answer,
+        }
+        let Some(stored) = self.tree.read(path).await? else { return Ok(Updated::Missing) };
+        let Some(bytes) = change(&stored) else { return Ok(Updated::Left(stored)) };
+        self.tree.replace(path, &bytes).await?;
+        Ok(Updated::Written(bytes))
     }
 }
 

@@ -1,303 +1,217 @@
-//! A queue in this process's memory, shaped like a bucket: keys, whole values, create-if-absent.
+//! A store in this process's memory, shaped like a bucket: names, whole values, create-if-absent.
 //!
-//! For tests and for programs that want the contract without the storage. Nothing survives the
-//! process, so its durability is only that of the process.
+//! Invariant: every call is one step under one lock, so a condition and its write cannot be told apart. For tests,
+//! and for programs that want the contract without the storage. Nothing survives the process, so its
+//! durability is only that of the process.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::collections::btree_map::Entry;
+use std::ops::{Bound, Range};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use tokio::sync::Notify;
 
+use super::keys::{KeyTree, Manner};
+use super::objects::{Got, Head, List, Listed, Listing, Objects, Part, Swap, Version};
 use crate::clock::{Env, lock};
-use crate::error::{Error, Result};
-use crate::layout;
-use crate::model::Generation;
-use crate::store::{
-    Change, Created, Entry, EntryKind, Look, Page, Probe, Properties, Scan, Scanned, Stamp, Stored,
-    Tree, Updated,
-};
+use crate::error::Result;
+use crate::layout::Swapped;
+use crate::store::{Created, Properties};
 
-/// Keys and values, shared by all clones.
-#[derive(Clone, Debug)]
-pub struct Memory {
-    objects: Arc<Mutex<BTreeMap<String, Stored>>>,
-    changed: Arc<Notify>,
-    env: Env,
-    properties: Properties,
-}
+/// A queue in memory, shared by all clones.
+pub type Memory = KeyTree<MemoryObjects>;
 
 impl Memory {
     /// An empty store whose clock is that of `env`.
     pub fn new(env: Env) -> Self {
-        Self {
-            objects: Arc::default(),
-            changed: Arc::default(),
-            env,
-            properties: Properties {
-                provider: "memory",
-                address: "memory:".to_owned(),
-                blocking: false,
-                remote: true,
-                heartbeat_every: Duration::from_secs(60),
-                notices_changes: true,
-            },
-        }
+        Self::at("memory:".to_owned(), env)
     }
 
-    /// The store of this name, the same one for the whole process; made by whoever asks first.
+    fn at(address: String, env: Env) -> Self {
+        let manner = Manner { time_resolution: Duration::from_millis(1), removes_together: false };
+        Self::over(MemoryObjects::new(address, env.clone()), env, manner)
+    }
+
+    /// The store of this name, the same one for the whole process; the first call makes it.
     pub fn named(name: &str, env: &Env) -> Self {
         static NAMED: Mutex<BTreeMap<String, Memory>> = Mutex::new(BTreeMap::new());
         let mut named = lock(&NAMED);
-        let made = named.entry(name.to_owned()).or_insert_with(|| {
-            let mut made = Self::new(env.clone());
-            made.properties.address = format!("memory://{name}");
-            made
-        });
+        let made = named
+            .entry(name.to_owned())
+            .or_insert_with(|| Self::at(format!("memory://{name}"), env.clone()));
         made.clone()
     }
+}
 
-    fn stored(&self, bytes: &[u8]) -> Stored {
-        Stored { bytes: bytes.to_vec(), modified: self.env.clock().wall() }
+/// Names and values, shared by all clones.
+#[derive(Clone, Debug)]
+pub struct MemoryObjects {
+    values: Arc<Mutex<Values>>,
+    env: Env,
+    properties: Properties,
+}
+
+#[derive(Debug, Default)]
+struct Values {
+    by_name: BTreeMap<String, Value>,
+    /// How many were ever written: the number of each is its version.
+    written: u64,
+}
+
+#[derive(Debug)]
+struct Value {
+    bytes: Vec<u8>,
+    modified: Timestamp,
+    number: u64,
+}
+
+impl Value {
+    fn version(&self) -> Version {
+        Version::new(self.number.to_string())
     }
 
-    fn create_object(&self, path: &str, bytes: &[u8]) -> Created {
-        let stored = self.stored(bytes);
-        match lock(&self.objects).entry(path.to_owned()) {
-            std::collections::btree_map::Entry::Occupied(_) => Created::Exists,
-            std::collections::btree_map::Entry::Vacant(vacant) => {
-                vacant.insert(stored);
-                Created::New
-            }
-        }
+    fn head(&self) -> Head {
+        Head { size: self.bytes.len() as u64, modified: self.modified, version: self.version() }
     }
 }
 
-fn task_key(dir: &str) -> String {
-    layout::task_file(dir)
-}
+impl MemoryObjects {
+    /// An empty store whose clock is that of `env`.
+    pub fn new(address: String, env: Env) -> Self {
+        let properties = Properties {
+            provider: "memory",
+            address,
+            blocking: false,
+            remote: true,
+            heartbeat_every: Duration::from_secs(60),
+            notices_changes: true,
+        };
+        Self { values: Arc::default(), env, properties }
+    }
 
-fn lease_key(dir: &str, attempt: u32) -> String {
-    layout::lease_file(dir, attempt)
+    fn value(&self, values: &mut Values, bytes: &[u8]) -> Value {
+        values.written += 1;
+        let modified = self.env.clock().wall();
+        Value { bytes: bytes.to_vec(), modified, number: values.written }
+    }
 }
 
 #[async_trait]
-impl Tree for Memory {
-    type Slot = String;
-    type Draft = Vec<u8>;
-    type Cursor = String;
-
+impl Objects for MemoryObjects {
     fn properties(&self) -> &Properties {
         &self.properties
-    }
-
-    fn time_resolution(&self) -> Duration {
-        Duration::from_millis(1)
-    }
-
-    async fn read(&self, path: &str) -> Result<Option<Stored>> {
-        Ok(lock(&self.objects).get(path).cloned())
-    }
-
-    async fn create(&self, path: &str, bytes: &[u8]) -> Result<Created> {
-        Ok(self.create_object(path, bytes))
-    }
-
-    async fn replace(&self, path: &str, bytes: &[u8]) -> Result<()> {
-        let stored = self.stored(bytes);
-        lock(&self.objects).insert(path.to_owned(), stored);
-        Ok(())
-    }
-
-    async fn update(&self, path: &str, change: &Change<'_>) -> Result<Updated> {
-        let mut objects = lock(&self.objects);
-        let Some(there) = objects.get_mut(path) else { return Ok(Updated::Missing) };
-        let Some(bytes) = change(there) else { return Ok(Updated::Left(there.clone())) };
-        *there = self.stored(&bytes);
-        Ok(Updated::Written(bytes))
-    }
-
-    async fn take_away(&self, path: &str, change: &Change<'_>) -> Result<bool> {
-        let mut objects = lock(&self.objects);
-        let old = objects.get(path).is_some_and(|there| change(there).is_some());
-        if old {
-            objects.remove(path);
-        }
-        Ok(old)
-    }
-
-    async fn remove(&self, path: &str) -> Result<()> {
-        lock(&self.objects).remove(path);
-        Ok(())
-    }
-
-    async fn list(&self, dir: &str, from: Option<String>, limit: usize) -> Result<Page<String>> {
-        let prefix = if dir == "." { String::new() } else { format!("{dir}/") };
-        let objects = lock(&self.objects);
-        let mut entries: Vec<Entry> = Vec::new();
-        let mut start = match from {
-            Some(last) => Bound::Excluded(last),
-            None => Bound::Included(prefix.clone()),
-        };
-        loop {
-            let next = objects.range((start, Bound::Unbounded)).next();
-            let Some(rest) = next.and_then(|(key, _)| key.strip_prefix(&prefix)) else {
-                return Ok(Page { entries, next: None });
-            };
-            let (name, kind) = match rest.split_once('/') {
-                Some((name, _)) => (name, EntryKind::Folder),
-                None => (rest, EntryKind::File),
-            };
-            // Past everything below this name: '0' is the character after '/'.
-            let past = match kind {
-                EntryKind::Folder => format!("{prefix}{name}0"),
-                _ => format!("{prefix}{name}\0"),
-            };
-            let name = name.to_owned();
-            entries.push(Entry { name, kind });
-            if entries.len() >= limit {
-                let next = Some(past);
-                return Ok(Page { entries, next });
-            }
-            start = Bound::Included(past);
-        }
-    }
-
-    async fn scan(&self, dir: &str, after: Option<&str>, limit: usize) -> Result<Scan> {
-        let prefix = format!("{dir}/");
-        let start = Bound::Excluded(format!("{prefix}{}", after.unwrap_or_default()));
-        let objects = lock(&self.objects);
-        let below = objects.range((start, Bound::Unbounded)).map_while(|(key, stored)| {
-            let path = key.strip_prefix(&prefix)?.to_owned();
-            Some(Scanned { path, modified: stored.modified, version: stored.version() })
-        });
-        let mut files: Vec<_> = below.take(limit.saturating_add(1)).collect();
-        let end = files.len() <= limit;
-        files.truncate(limit);
-        Ok(Scan { files, end })
-    }
-
-    async fn last_life(
-        &self,
-        paths: &(dyn for<'a> Fn(Generation) -> [String; 2] + Sync),
-    ) -> Result<Option<Generation>> {
-        let objects = lock(&self.objects);
-        let finished = |generation: &Generation| {
-            paths(*generation).iter().any(|path| objects.contains_key(path))
-        };
-        Ok((1..).take_while(finished).last())
     }
 
     async fn now(&self) -> Result<Timestamp> {
         Ok(self.env.clock().wall())
     }
 
-    async fn stamp(&self, _: &str, _: Timestamp) -> Result<Option<Stamp>> {
-        Ok(None)
+    async fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Got>> {
+        let values = lock(&self.values);
+        let Some(value) = values.by_name.get(name) else { return Ok(None) };
+        let size = value.bytes.len();
+        let within = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(size);
+        let range = range.map_or(0..size, |range| within(range.start)..within(range.end));
+        let bytes = value.bytes.get(range).unwrap_or_default().to_vec();
+        Ok(Some(Got { bytes, head: value.head() }))
     }
 
-    async fn changed(&self) {
-        self.changed.notified().await;
+    async fn head(&self, name: &str) -> Result<Option<Head>> {
+        Ok(lock(&self.values).by_name.get(name).map(Value::head))
     }
 
-    async fn ring(&self) {
-        self.changed.notify_waiters();
-        self.changed.notify_one();
-    }
-
-    async fn publish(&self, tasks: &[(String, Vec<u8>)], _: bool) -> Vec<Result<Created>> {
-        let answers = tasks
-            .iter()
-            .map(|(dir, bytes)| Ok(self.create_object(&task_key(dir), bytes)))
-            .collect();
-        self.ring().await;
-        answers
-    }
-
-    async fn promote(&self, from: &str, to: &str, _: bool) -> Result<Created> {
-        let mut objects = lock(&self.objects);
-        let (from, to) = (task_key(from), task_key(to));
-        if objects.contains_key(&to) {
-            return Ok(Created::Exists);
+    async fn create(&self, name: &str, bytes: &[u8]) -> Result<Created> {
+        let mut values = lock(&self.values);
+        let value = self.value(&mut values, bytes);
+        match values.by_name.entry(name.to_owned()) {
+            Entry::Occupied(_) => Ok(Created::Exists),
+            Entry::Vacant(vacant) => {
+                vacant.insert(value);
+                Ok(Created::New)
+            }
         }
-        let Some(mut task) = objects.remove(&from) else { return Ok(Created::Exists) };
-        task.modified = self.env.clock().wall();
-        objects.insert(to, task);
-        Ok(Created::New)
     }
 
-    async fn open(&self, dir: &str) -> Result<Option<String>> {
-        let prefix = format!("{dir}/");
-        let objects = lock(&self.objects);
-        let next = objects.range(prefix.clone()..).next();
-        Ok(next.filter(|(key, _)| key.starts_with(&prefix)).map(|_| dir.to_owned()))
+    async fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let mut values = lock(&self.values);
+        let value = self.value(&mut values, bytes);
+        values.by_name.insert(name.to_owned(), value);
+        Ok(())
     }
 
-    async fn draft(&self, bytes: &[u8]) -> Result<Vec<u8>> {
-        Ok(bytes.to_vec())
-    }
-
-    async fn create_lease(&self, slot: &String, attempt: u32, draft: &Vec<u8>) -> Result<Created> {
-        Ok(self.create_object(&lease_key(slot, attempt), draft))
-    }
-
-    async fn replace_lease(&self, slot: &String, attempt: u32, bytes: &[u8]) -> Result<()> {
-        let stored = self.stored(bytes);
-        match lock(&self.objects).get_mut(&lease_key(slot, attempt)) {
-            Some(lease) => *lease = stored,
-            None => return Err(Error::not_found(format!("no lease {attempt} in '{slot}'"))),
+    async fn remove(&self, names: &[String], _: Duration) -> Result<()> {
+        let mut values = lock(&self.values);
+        for name in names {
+            values.by_name.remove(name);
         }
         Ok(())
     }
 
-    async fn leases(&self, slot: &String) -> Result<Vec<u32>> {
-        let prefix = format!("{slot}/");
-        let objects = lock(&self.objects);
-        let keys = objects.range(prefix.clone()..).map_while(|(key, _)| key.strip_prefix(&prefix));
-        let mut attempts: Vec<u32> = keys.filter_map(layout::parse_lease_name).collect();
-        attempts.sort_unstable();
-        Ok(attempts)
+    fn list(&self, what: List) -> Box<dyn Listing> {
+        let start = match &what {
+            List::Below { prefix, after: Some(after) } if after >= prefix => {
+                Bound::Excluded(after.clone())
+            }
+            what => Bound::Included(what.prefix().to_owned()),
+        };
+        Box::new(MemoryListing { values: Arc::clone(&self.values), what, start })
     }
 
-    async fn read_lease(&self, slot: &String, attempt: u32) -> Result<Option<Stored>> {
-        self.read(&lease_key(slot, attempt)).await
+    async fn load(&self, name: &Swapped) -> Result<Option<Got>> {
+        self.get(name.as_str(), None).await
     }
 
-    async fn look(&self, slot: &String, after: Option<u32>, records: &[String; 2]) -> Result<Look> {
-        let objects = lock(&self.objects);
-        let later = after.map(|attempt| lease_key(slot, attempt + 1));
-        Ok(Look {
-            task: objects.get(&task_key(slot)).cloned(),
-            superseded: later.is_some_and(|later| objects.contains_key(&later)),
-            finished: records.iter().any(|record| objects.contains_key(record)),
-        })
-    }
-
-    async fn probe(&self, slot: &String, attempt: u32) -> Result<Probe> {
-        let objects = lock(&self.objects);
-        Ok(Probe {
-            task: objects.contains_key(&task_key(slot)),
-            superseded: objects.contains_key(&lease_key(slot, attempt + 1)),
-        })
-    }
-
-    async fn commit(&self, records: &[(String, Vec<u8>)], _: bool) -> Vec<Result<Created>> {
-        let create = |(path, bytes): &(String, Vec<u8>)| Ok(self.create_object(path, bytes));
-        records.iter().map(create).collect()
-    }
-
-    async fn clean(&self, slot: &String, finished: bool, _: &[u32]) -> Result<()> {
-        let attempts = self.leases(slot).await?;
-        let mut objects = lock(&self.objects);
-        if finished {
-            objects.remove(&task_key(slot));
+    async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {
+        let mut values = lock(&self.values);
+        let there = values.by_name.get(name.as_str()).map(Value::version);
+        if there.as_ref() != expected {
+            return Ok(Swap::Lost);
         }
-        for attempt in attempts {
-            objects.remove(&lease_key(slot, attempt));
+        let value = self.value(&mut values, bytes);
+        let version = value.version();
+        values.by_name.insert(name.as_str().to_owned(), value);
+        Ok(Swap::Written(version))
+    }
+}
+
+struct MemoryListing {
+    values: Arc<Mutex<Values>>,
+    what: List,
+    start: Bound<String>,
+}
+
+#[async_trait]
+impl Listing for MemoryListing {
+    async fn next(&mut self, limit: usize) -> Result<Part> {
+        let values = lock(&self.values);
+        let mut part = Part::default();
+        loop {
+            let next = values.by_name.range((self.start.clone(), Bound::Unbounded)).next();
+            let found = next.and_then(|(name, value)| {
+                Some((name, name.strip_prefix(self.what.prefix())?, value))
+            });
+            let Some((name, rest, value)) = found else {
+                part.end = true;
+                return Ok(part);
+            };
+            if part.files.len() + part.folders.len() >= limit {
+                return Ok(part);
+            }
+            let folder = rest.split_once('/').filter(|_| matches!(self.what, List::Folder { .. }));
+            self.start = match folder {
+                Some((folder, _)) => {
+                    let path = format!("{}{folder}", self.what.prefix());
+                    part.folders.push(format!("{path}/"));
+                    // Past everything in this folder: '0' is the character after '/'.
+                    Bound::Included(format!("{path}0"))
+                }
+                None => {
+                    part.files.push(Listed { name: name.clone(), head: value.head() });
+                    Bound::Excluded(name.clone())
+                }
+            };
         }
-        Ok(())
     }
 }

@@ -1,5 +1,9 @@
-//! What a substrate must be able to do: the seam between the protocol and a directory, a bucket or
-//! a simulation.
+//! What a substrate must be able to do, as two seams.
+//!
+//! [`Objects`] is raw: named contents, create-if-absent, a strict swap. [`Tree`] is the task seam, between the
+//! protocol and a directory, a bucket or a simulation. Memory and buckets implement `Objects`, and
+//! [`KeyTree`](keys::KeyTree) makes a `Tree` of that; a directory implements both. What can be said of any `Objects`
+//! is a decorator beside them: [`retrying`], and `faulty` for tests.
 //!
 //! Invariant: a store knows no policy. It does not know what a lease means or when a task is done;
 //! it creates if absent, replaces, reads, lists and removes, each in its own best native way, and
@@ -7,8 +11,14 @@
 //! from `layout` alone.
 
 pub mod bucket;
+#[cfg(any(test, feature = "conformance"))]
+pub mod faulty;
 pub mod fs;
+pub mod keys;
 pub mod memory;
+pub mod objects;
+pub mod retrying;
+mod rubbish;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -18,6 +28,13 @@ use jiff::Timestamp;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::Generation;
+
+pub use crate::layout::Swapped;
+pub use objects::Objects;
+
+/// A removal that was decided on so long ago is not sent any more, nor sent again: by then, a purge may have
+/// freed the name for another object (decision 19).
+pub(crate) const REMOVED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The answer to a create-if-absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,15 +235,17 @@ pub trait Tree: Send + Sync + 'static {
     }
     /// Writes a file that is still as it was read, and if it is not reads it again. `change` says what
     /// becomes of it, with a nonce in it so that nobody takes it for anything else, or that it is left
-    /// alone. Only where [`Properties::remote`] says so.
+    /// alone. A store that cannot keep the condition answers `Unsupported` and writes nothing. Only where
+    /// [`Properties::remote`] says so.
     async fn update(&self, path: &str, _change: &Change<'_>) -> Result<Updated> {
         let provider = self.properties().provider;
         let message = format!("{provider} cannot update '{path}'");
         Err(Error::new(ErrorKind::Unsupported, message))
     }
-    /// Updates a file, and if it was written removes it, unless it has become something else by then;
-    /// whether it has gone. Only where [`Properties::remote`] says so.
-    async fn take_away(&self, path: &str, _change: &Change<'_>) -> Result<bool> {
+    /// Removes a file that the caller has just written, with a nonce in it, unless it has become something else
+    /// by then; whether it has gone. Nothing is sent after the monotonic time `until`. Only where
+    /// [`Properties::remote`] says so.
+    async fn take_away(&self, path: &str, _written: &[u8], _until: Duration) -> Result<bool> {
         let provider = self.properties().provider;
         let message = format!("{provider} cannot take '{path}' away");
         Err(Error::new(ErrorKind::Unsupported, message))

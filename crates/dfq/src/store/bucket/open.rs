@@ -20,11 +20,11 @@ use object_store::client::{ClientConfigKey, ClientOptions, HttpConnector as _};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{CredentialProvider, RetryConfig};
 
-use super::Bucket;
-use super::client::Objects;
+use super::client::{Api, Client};
 use super::credentials::Renewing;
 use super::http::Connector;
 use super::raw::Raw;
+use super::{Bucket, BucketObjects};
 use crate::clock::Env;
 use crate::config::{BucketAddress, Cloud};
 use crate::error::{Error, ErrorKind, Result};
@@ -61,7 +61,7 @@ impl fmt::Debug for S3Options {
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3600);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// We try again ourselves: see `client`.
+/// We try again ourselves: see [`Retrying`](crate::store::retrying::Retrying).
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
@@ -77,9 +77,9 @@ impl Bucket {
             Cloud::Azure => azure(bucket, &env, &meter),
         };
         let store = store.map_err(|error| Error::invalid(format!("{address}: {error}")))?;
-        let mut opened = Self::new(store, env, prefix, address.to_string(), None, meter);
-        opened.properties.provider = cloud.scheme();
-        Ok(opened)
+        let client = Client::new(store, env.clone(), prefix, &address.to_string(), None);
+        let objects = BucketObjects::new(cloud.scheme(), client, &env, meter, None);
+        Ok(Self::in_bucket(objects, env))
     }
 
     /// A part of a bucket on S3, or on a server that speaks its protocol.
@@ -157,8 +157,9 @@ impl Bucket {
             _ => format!("{}/{bucket}", server.trim_end_matches('/')),
         };
         let raw = Raw::new(http, Arc::clone(store.credentials()), region, base, prefix);
-        let bucket = Self::new(Box::new(store), env, prefix, address, Some(server), meter);
-        Ok(Self { raw: Some(raw), ..bucket })
+        let client = Client::new(Box::new(store), env.clone(), prefix, &address, Some(server));
+        let objects = BucketObjects::new("s3", client, &env, meter, Some(raw));
+        Ok(Self::in_bucket(objects, env))
     }
 }
 
@@ -209,7 +210,7 @@ fn no_credentials(place: &str, error: &dyn fmt::Display) -> Error {
     )
 }
 
-fn google(bucket: &str, env: &Env, meter: &Meter) -> object_store::Result<Box<dyn Objects>> {
+fn google(bucket: &str, env: &Env, meter: &Meter) -> object_store::Result<Box<dyn Api>> {
     let client = |key| GoogleConfigKey::Client(key);
     let builder = GoogleCloudStorageBuilder::from_env()
         .with_bucket_name(bucket)
@@ -222,7 +223,7 @@ fn google(bucket: &str, env: &Env, meter: &Meter) -> object_store::Result<Box<dy
     Ok(Box::new(builder.with_config(client(ClientConfigKey::AllowHttp), http).build()?))
 }
 
-fn azure(container: &str, env: &Env, meter: &Meter) -> object_store::Result<Box<dyn Objects>> {
+fn azure(container: &str, env: &Env, meter: &Meter) -> object_store::Result<Box<dyn Api>> {
     let client = |key| AzureConfigKey::Client(key);
     let mut builder = MicrosoftAzureBuilder::from_env()
         .with_container_name(container)

@@ -1,7 +1,10 @@
 //! Removing all of a tree, for what was only made to be measured or tried.
 
+use std::time::Duration;
+
 use super::Bucket;
 use crate::error::Result;
+use crate::store::objects::{List, Objects};
 
 impl Bucket {
     /// Removes every object below the prefix, whatever it is; answers how many there were.
@@ -9,17 +12,14 @@ impl Bucket {
         let mut removed = 0;
         let mut folders = vec![String::new()];
         while let Some(folder) = folders.pop() {
-            let mut from = None;
+            let mut listing = self.objects().list(List::folder(folder));
             loop {
-                let listed = self.client.list(&folder, from, 1000).await?;
-                let below = |name: &String| format!("{folder}{}/", name.trim_end_matches('/'));
-                folders.extend(listed.folders.iter().map(below));
-                let keys: Vec<String> =
-                    listed.files.iter().map(|name| format!("{folder}{name}")).collect();
-                self.client.remove(&keys).await?;
-                removed += keys.len() as u64;
-                from = listed.next;
-                if from.is_none() {
+                let part = listing.next(1000).await?;
+                folders.extend(part.folders);
+                let names: Vec<String> = part.files.into_iter().map(|file| file.name).collect();
+                self.objects().remove(&names, Duration::MAX).await?;
+                removed += names.len() as u64;
+                if part.end {
                     break;
                 }
             }

@@ -17,9 +17,11 @@
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod fault;
+mod objects;
 mod publish;
 mod sys;
 mod tree;
+mod versions;
 mod watch;
 
 use std::collections::HashMap;
@@ -48,6 +50,9 @@ pub struct Filesystem<S: Sys = RealSys> {
 struct Inner<S: Sys> {
     sys: S,
     root: S::Dir,
+    env: Env,
+    /// Where the versions of swapped names were last seen to end.
+    heads: versions::Heads,
     properties: Properties,
     /// How files come to be. Found out by trying, once.
     means: OnceLock<Means>,
@@ -147,6 +152,8 @@ impl<S: Sys> Filesystem<S> {
             sys,
             root,
             staging_prefix: env.nonce(),
+            env,
+            heads: versions::Heads::default(),
             properties,
             means: OnceLock::new(),
             known: Mutex::default(),

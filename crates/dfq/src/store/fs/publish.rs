@@ -18,9 +18,12 @@ pub(super) fn parent(path: &str) -> &str {
 /// Files of a batch that are open at the same time: well below the usual limit of a process.
 const CHUNK: usize = 128;
 
-struct StagedTask<F> {
+/// A folder under `tmp/` with one file in it.
+pub(super) struct StagedFolder<F> {
     dir: String,
-    file: F,
+    /// The file's name in the folder.
+    name: &'static str,
+    pub(super) file: F,
 }
 
 impl<S: Sys> Inner<S> {
@@ -36,8 +39,10 @@ impl<S: Sys> Inner<S> {
     }
 
     fn publish_chunk(&self, tasks: &[(String, Vec<u8>)], durable: bool) -> Vec<Result<Created>> {
-        let staged: Vec<_> =
-            tasks.iter().map(|(_, bytes)| self.stage_task(bytes, durable)).collect();
+        let staged: Vec<_> = tasks
+            .iter()
+            .map(|(_, bytes)| self.stage_folder(layout::TASK, bytes, durable))
+            .collect();
         let moved: Vec<_> = staged
             .into_iter()
             .zip(tasks)
@@ -46,15 +51,20 @@ impl<S: Sys> Inner<S> {
         self.sync_parents(tasks, moved, durable)
     }
 
-    fn stage_task(&self, bytes: &[u8], durable: bool) -> Result<StagedTask<S::File>> {
+    pub(super) fn stage_folder(
+        &self,
+        name: &'static str,
+        bytes: &[u8],
+        durable: bool,
+    ) -> Result<StagedFolder<S::File>> {
         let dir = self.tmp_name();
-        let task = layout::task_file(&dir);
+        let path = layout::below(&dir, name);
         match self.in_tmp(|| self.sys.mkdir(&self.root, &dir)) {
             // Nobody else makes this name: it was made, and the answer was lost.
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(self.failed("create", &dir, errno)),
         }
-        let written = self.sys.create(&self.root, &task).and_then(|file| {
+        let written = self.sys.create(&self.root, &path).and_then(|file| {
             self.sys.write(&file, bytes)?;
             Ok(file)
         });
@@ -63,22 +73,27 @@ impl<S: Sys> Inner<S> {
                 if durable {
                     self.sys.start_sync(&file);
                 }
-                Ok(StagedTask { dir, file })
+                Ok(StagedFolder { dir, name, file })
             }
             Err(errno) => {
-                self.unstage_task(&dir);
-                Err(self.failed("write", &task, errno))
+                self.unstage_folder(&dir, name);
+                Err(self.failed("write", &path, errno))
             }
         }
     }
 
-    fn unstage_task(&self, dir: &str) {
-        let _ = self.sys.unlink(&self.root, &layout::task_file(dir));
+    fn unstage_folder(&self, dir: &str, name: &str) {
+        let _ = self.sys.unlink(&self.root, &layout::below(dir, name));
         let _ = self.sys.rmdir(&self.root, dir);
     }
 
-    fn move_in(&self, staged: StagedTask<S::File>, to: &str, durable: bool) -> Result<Created> {
-        let StagedTask { dir, file } = staged;
+    pub(super) fn move_in(
+        &self,
+        staged: StagedFolder<S::File>,
+        to: &str,
+        durable: bool,
+    ) -> Result<Created> {
+        let StagedFolder { dir, name, file } = staged;
         let synced = if durable {
             let file_synced = self.sys.sync_file(&file);
             file_synced.and_then(|()| self.sys.sync_dir(&self.root, &dir)).map(drop)
@@ -94,7 +109,7 @@ impl<S: Sys> Inner<S> {
             Err(errno) => Err(self.failed("sync", &dir, errno)),
         };
         if !matches!(moved, Ok(Some(Created::New))) {
-            self.unstage_task(&dir);
+            self.unstage_folder(&dir, name);
         }
         // Nothing left to move: it was moved, and the answer was lost. What is there will tell.
         Ok(moved?.unwrap_or(Created::Exists))

@@ -154,7 +154,7 @@ impl<S: Sys> Inner<S> {
     /// The filesystem's clock: the time of an empty file without a name; where there is no such thing, of a
     /// small one in `tmp/`. On a full disk the settings are touched: not something in `tmp/`, for that
     /// wakes every worker.
-    fn now(&self) -> Result<Timestamp> {
+    pub(super) fn now(&self) -> Result<Timestamp> {
         let now = match self.time_of_a_new_file() {
             Err(error) if error.kind() == ErrorKind::Full => {
                 // A tree that another program has made may be without.

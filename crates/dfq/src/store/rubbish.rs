@@ -1,13 +1,14 @@
 //! What is left of finished tasks, removed many at a time.
 //!
 //! Invariant: leases go only once the removal of their tasks is confirmed. A task without its leases
-//! would be done again; leases without a task are garbage. Whoever dies with a full bin leaves tasks
-//! that have a record: whoever meets them removes them.
+//! would be done again; leases without a task are garbage. A process that dies with a full bin leaves tasks
+//! that have a record. The next process that meets them removes them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::client::{Client, REMOVED_WITHIN};
+use super::REMOVED_WITHIN;
+use super::objects::Objects;
 use crate::clock::{Env, lock};
 use crate::error::Result;
 
@@ -32,23 +33,23 @@ struct Bin {
     collected: Option<Duration>,
 }
 
-/// The bin of one bucket.
-pub(super) struct Rubbish {
-    client: Arc<Client>,
+/// The bin of one store.
+pub(super) struct Rubbish<O> {
+    objects: Arc<O>,
     env: Env,
     bin: Arc<Mutex<Bin>>,
     /// Locked while it is being taken out, so that a flush waits for what is under way.
     taking_out: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Rubbish {
-    pub(super) fn new(client: Arc<Client>, env: Env) -> Self {
-        Self { client, env, bin: Arc::default(), taking_out: Arc::default() }
+impl<O: Objects> Rubbish<O> {
+    pub(super) fn new(objects: Arc<O>, env: Env) -> Self {
+        Self { objects, env, bin: Arc::default(), taking_out: Arc::default() }
     }
 
     fn share(&self) -> Self {
         Self {
-            client: Arc::clone(&self.client),
+            objects: Arc::clone(&self.objects),
             env: self.env.clone(),
             bin: Arc::clone(&self.bin),
             taking_out: Arc::clone(&self.taking_out),
@@ -67,7 +68,7 @@ impl Rubbish {
         let full = {
             let mut bin = lock(&self.bin);
             let (full, now) = (bin.tasks.len() >= FULL, self.env.monotonic());
-            // Who set out may have ended with its runtime.
+            // The task that set out may have ended with its runtime.
             let on_the_way = bin.collected.is_some_and(|at| now.saturating_sub(at) < OLD * 5);
             if !full && on_the_way {
                 return;
@@ -90,7 +91,7 @@ impl Rubbish {
         });
     }
 
-    /// Empties the bin. What cannot be removed now is left to whoever meets it.
+    /// Empties the bin. What cannot be removed now is left to the next process that meets it.
     pub(super) async fn take_out(&self) -> Result<()> {
         let _alone = self.taking_out.lock().await;
         let tasks = {
@@ -112,10 +113,10 @@ impl Rubbish {
         let oldest = some.iter().map(|it| it.since).min().unwrap_or_default();
         let deadline = oldest.saturating_add(REMOVED_WITHIN);
         let tasks: Vec<String> = some.iter().map(|it| it.task.clone()).collect();
-        self.client.remove_until(deadline, &tasks).await?;
+        self.objects.remove(&tasks, deadline).await?;
         let leases: Vec<String> = some.iter().flat_map(|it| it.leases.clone()).collect();
         for some in leases.chunks(FULL) {
-            self.client.remove_until(deadline, some).await?;
+            self.objects.remove(some, deadline).await?;
         }
         Ok(())
     }

@@ -1,0 +1,46 @@
+//! Names whose content is swapped, version by version.
+//!
+//! Invariant: such a name is written by [`Objects::swap`](crate::store::Objects::swap) and in no other way. On a
+//! filesystem its versions lie in a folder of their own, so a file that was put under the plain name would be
+//! something else. The functions of this module are the only ones that make a [`Swapped`].
+
+/// A name that is only ever swapped; see [`Objects::swap`](crate::store::Objects::swap).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Swapped(String);
+
+impl Swapped {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Where a filesystem keeps the versions of names that are swapped.
+pub(crate) const VERSIONS: &str = "versions";
+
+/// A record in a bucket. It was created, and a purge or a removal swaps it all the same: the one to mark it as
+/// forgotten, the other to make it young (decision 19). This is the only exception. It works because a bucket
+/// keeps what was created and what is swapped under the same key; on a filesystem nobody does this.
+pub(crate) fn record_that_a_purge_swaps(path: &str) -> Swapped {
+    Swapped(path.to_owned())
+}
+
+/// A name to try a store with.
+#[cfg(any(test, feature = "conformance"))]
+pub(crate) fn swapped_for_trial(name: &str) -> Swapped {
+    Swapped(name.to_owned())
+}
+
+/// The folder that holds the versions of a name.
+pub(crate) fn versions_dir(name: &Swapped) -> String {
+    super::below(VERSIONS, &name.0)
+}
+
+/// Nobody writes that many versions; a name that says so is somebody else's.
+const MOST_VERSIONS: u64 = 1_000_000_000_000_000;
+
+/// The number of a version, from its name; versions are named `1`, `2`, and so on.
+pub(crate) fn parse_version_name(name: &str) -> Option<u64> {
+    let ours = |number: &u64| (1..=MOST_VERSIONS).contains(number) && number.to_string() == name;
+    name.parse().ok().filter(ours)
+}
