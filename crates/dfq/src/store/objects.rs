@@ -193,7 +193,7 @@ pub trait Objects: Send + Sync + 'static {
     async fn now(&self) -> Result<Timestamp>;
 
     /// Reads a content or the part of it in `range`, as far as there is one; `None` if there is no such name.
-    /// What is larger than [the limit for its name](crate::layout) is read in parts only, and is otherwise
+    /// What is larger than 64 MiB (tasks and records) or 1 MiB (all else) is read in parts only, and is otherwise
     /// [`Damaged`](crate::ErrorKind::Damaged).
     async fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Got>>;
 

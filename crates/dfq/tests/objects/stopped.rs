@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use dfq::clock::{SkippingClock, SystemChance};
-use dfq::conformance::faulty::faulty_folder;
+use dfq::conformance::faulty::{FaultyFolder, faulty_folder};
 use dfq::conformance::objects::{trial, written};
 use dfq::store::Objects;
 use dfq::store::fs::fault::{Fault, Lacks};
@@ -137,6 +137,42 @@ fn a_swap_is_overtaken_at_every_call() {
     }
 }
 
+/// The number of the call that links a version, once a store knows what its filesystem can do.
+fn call_that_links(store: &FaultyFolder) -> usize {
+    let name = trial("probe");
+    let one = written(block_on(store.swap(&name, None, b"1")).unwrap());
+    store.sys().arm(None);
+    written(block_on(store.swap(&name, Some(&one), b"2")).unwrap());
+    store.sys().calls().iter().position(|call| call.starts_with("link")).unwrap()
+}
+
+/// A writer stalls right after it has linked its version. Others go on from it for so long that what it had read is
+/// marked. It has won all the same, and nothing that was built on it is undone.
+#[test]
+fn a_slow_winner_has_won() {
+    let folder = Folder::new(&target_dir(), Lacks::default(), true);
+    let (slow, others, name) = (folder.store(), folder.store(), trial("x"));
+    let first = written(block_on(slow.swap(&name, None, b"first 0")).unwrap());
+    let link = call_that_links(&slow);
+    let go_on = move || {
+        let name = trial("x");
+        for n in 1..=130 {
+            let got = block_on(others.load(&name)).unwrap().unwrap();
+            let text = String::from_utf8(got.bytes).unwrap();
+            let next = format!("{} {n}", text.split_once(' ').unwrap().0);
+            let swap = others.swap(&name, Some(&got.head.version), next.as_bytes());
+            written(block_on(swap).unwrap());
+        }
+    };
+    slow.sys().before_change(link + 1, || elsewhere(go_on));
+    let swap = block_on(slow.swap(&name, Some(&first), b"mine 0")).unwrap();
+    assert!(!slow.sys().still_waiting(), "the others came");
+    assert!(matches!(swap, Swap::Written(_)));
+    assert_eq!(block_on(folder.store().load(&name)).unwrap().unwrap().bytes, b"mine 130");
+    let two = std::fs::read(folder.dir.path().join("versions/x/2")).unwrap();
+    assert_eq!(two, b"superseded\n", "its own version is kept as a mark");
+}
+
 /// A writer that sleeps for days before it links finds the names freed, and has lost.
 #[test]
 fn a_writer_that_slept_for_days_has_lost() {
@@ -161,15 +197,7 @@ fn a_writer_that_slept_for_days_has_lost() {
         }
     };
     // Just before it links, after the file was written and synced.
-    let calls = {
-        let probe = store();
-        let name = trial("probe");
-        let one = written(block_on(probe.swap(&name, None, b"1")).unwrap());
-        probe.sys().arm(None);
-        written(block_on(probe.swap(&name, Some(&one), b"2")).unwrap());
-        probe.sys().calls()
-    };
-    let link = calls.iter().position(|call| call.starts_with("link")).unwrap();
+    let link = call_that_links(&late);
     late.sys().before_change(link, || elsewhere(days));
     let swap = block_on(late.swap(&name, Some(&first), b"late")).unwrap();
     assert!(!late.sys().still_waiting(), "the others came");
