@@ -1,7 +1,7 @@
 //! Where work runs beside its caller: in the background, on a thread that may block, on a thread of its own.
 //!
-//! Invariant: nothing else in this crate starts a task or a thread (clippy enforces it). So whoever brings a
-//! [`Runner`] of their own decides what runs when, as a simulation must.
+//! Invariant: nothing else in this crate starts a task or a thread (clippy enforces it). So a program that brings
+//! a [`Runner`] of its own decides what runs when, as a simulation must.
 
 use std::any::Any;
 use std::fmt;
@@ -166,13 +166,20 @@ impl Runner for TokioRunner {
     }
 
     fn spawn_thread(&self, name: &str, work: Work) -> std::io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let main = move || {
-            runtime.block_on(work);
-            // A call that hangs must not keep the thread from ending.
-            runtime.shutdown_background();
+        // Built on the thread: a runtime that is dropped in another one panics.
+        let (started, ready) = std::sync::mpsc::channel();
+        let main = move || match tokio::runtime::Builder::new_current_thread().enable_all().build()
+        {
+            Ok(runtime) => {
+                let _ = started.send(Ok(()));
+                runtime.block_on(work);
+                // A call that hangs must not keep the thread from ending.
+                runtime.shutdown_background();
+            }
+            Err(error) => _ = started.send(Err(error)),
         };
-        std::thread::Builder::new().name(name.to_owned()).spawn(main).map(drop)
+        std::thread::Builder::new().name(name.to_owned()).spawn(main)?;
+        ready.recv().unwrap_or(Ok(()))
     }
 }
 

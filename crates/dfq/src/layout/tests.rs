@@ -137,7 +137,7 @@ proptest! {
     }
 }
 
-/// Paths are joined here and nowhere else: whoever wants another name adds it here, where it can be parsed too.
+/// Paths are joined here and nowhere else. A new name is added here, where it can be parsed too.
 #[test]
 fn no_other_module_joins_a_path() {
     // Addresses and URLs.

@@ -83,8 +83,10 @@ impl<T: Tree> Core<T> {
             self.each(cleaning).await.into_iter().collect::<Result<Vec<()>>>()?;
             from = next;
         }
-        for due in self.due_folders().await? {
-            self.prune_due(due).await;
+        if self.strategy.has_folders {
+            for due in self.due_folders().await? {
+                self.prune_due(due).await;
+            }
         }
         Ok(())
     }

@@ -75,8 +75,8 @@ pub(super) struct Discovery<C> {
     unlocked: Option<Option<u64>>,
     /// Something was unlocked that may have been passed over.
     pub(super) news: bool,
-    /// When `queue.json` was last read.
-    settings_read: Option<Duration>,
+    /// The root as it was when `queue.json` was last read, and when that was.
+    settings_read: Option<(Option<Stamp>, Duration)>,
     /// When the root and `scheduled/` were last looked at.
     pub(super) kept_up: Option<Duration>,
     pub(super) paused: bool,
@@ -211,12 +211,13 @@ impl<T: Tree> Core<T> {
     ) -> Result<bool> {
         let stamp = self.tree.stamp(".", now).await?;
         let changed = stamp.is_none() || stamp != found.root_stamp;
-        // It was read when the queue was opened.
-        let read = *found.settings_read.get_or_insert_with(|| self.env.monotonic());
-        let was_read_long_ago = self.env.monotonic().saturating_sub(read) >= SETTINGS_EVERY;
-        if was_read_long_ago || (changed && stamp.is_some() && found.root_stamp.is_some()) {
+        // It was read when the queue was opened. A stamp of `None` may hide a change until the next look.
+        let now = self.env.monotonic();
+        let (read, read_at) = *found.settings_read.get_or_insert((stamp, now));
+        let may_have_changed = stamp.is_some() && stamp != read;
+        if may_have_changed || now.saturating_sub(read_at) >= SETTINGS_EVERY {
             self.check_compatible().await?;
-            found.settings_read = Some(self.env.monotonic());
+            found.settings_read = Some((stamp, now));
         }
         if changed {
             let marks = [layout::PAUSED, layout::UNLOCKED].map(|path| self.version_of(path));
@@ -236,7 +237,7 @@ impl<T: Tree> Core<T> {
         Ok(changed)
     }
 
-    /// Stops whoever works here once the queue requires what this version does not know. All else in
+    /// Stops a worker once the queue requires what this version does not know. All else in
     /// `queue.json` counts as it was when the queue was opened.
     async fn check_compatible(&self) -> Result<()> {
         let stored = match self.tree.read(layout::SETTINGS).await {

@@ -195,17 +195,20 @@ impl<T: Tree> Core<T> {
         if self.tree.properties().blocking {
             return self.tree.commit(records, self.durable()).await;
         }
-        let one = |(finishing, record): (&Finishing<T>, &(String, Vec<u8>))| {
-            let (held, record) = (Arc::clone(&finishing.held), record.clone());
-            async move {
-                let commit = async {
-                    let mut answers = self.tree.commit(&[record], self.durable()).await;
-                    answers.pop().unwrap_or(Ok(Created::Exists))
-                };
-                self.while_owned(&held, commit).await
-            }
-        };
+        let one = |(finishing, record)| self.commit_one_owned(finishing, record);
         self.each(batch.iter().zip(records).map(one).collect()).await
+    }
+
+    async fn commit_one_owned(
+        &self,
+        finishing: &Finishing<T>,
+        record: &(String, Vec<u8>),
+    ) -> Result<Created> {
+        let commit = async {
+            let mut answers = self.tree.commit(std::slice::from_ref(record), self.durable()).await;
+            answers.pop().unwrap_or(Ok(Created::Exists))
+        };
+        self.while_owned(&finishing.held, commit).await
     }
 
     /// Whose record it is that ends the task.

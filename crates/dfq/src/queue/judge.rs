@@ -133,7 +133,7 @@ pub(super) fn tally(history: &[Seen]) -> Earlier {
     for (at, seen) in history.iter().enumerate() {
         match seen.state() {
             Some(LeaseState::Failed) => tally.failed += 1,
-            // Taking a task away is no giving back, nor is the end of a worker.
+            // A task that was taken away, or whose worker stopped, was not given back.
             Some(LeaseState::Released) if !seen.is_unlock() && !seen.stopped() => {
                 tally.released += 1;
             }

@@ -113,7 +113,7 @@ impl<T: Tree> Core<T> {
                 Some(tried) = trying.next(), if !trying.is_empty() => match tried {
                     Ok(won) => polled.deliveries.extend(won),
                     // One that cannot be looked at is no reason to leave the others; many are.
-                    Err(error) if is_passing(&error) && troubles.len() < MOST_TROUBLES => {
+                    Err(error) if is_silence(&error) && troubles.len() < MOST_TROUBLES => {
                         troubles.push(error);
                     }
                     Err(error) => failed = failed.or(Some(error)),
@@ -255,7 +255,7 @@ impl<T: Tree> Core<T> {
                 drop(found);
                 match self.survey_on().await? {
                     Surveyed::More => continue,
-                    // Where a round costs requests, who has something to do does not begin another,
+                    // Where a round costs requests, a poll that has something to do does not begin another,
                     // nor waits for others.
                     Surveyed::Contested(_) if content => {}
                     Surveyed::All if content && !over => {}
@@ -365,6 +365,6 @@ impl<T: Tree> Core<T> {
     }
 }
 
-fn is_passing(error: &Error) -> bool {
+fn is_silence(error: &Error) -> bool {
     error.kind() == ErrorKind::Unavailable
 }

@@ -154,8 +154,8 @@ impl<T: Tree> Core<T> {
         })
     }
 
-    /// Removes the folder of a time for which nothing is scheduled any more: whoever drains the queue would wait
-    /// for it. For those who took the last task away. A poll leaves times to come alone: a push makes the folder
+    /// Removes the folder of a time for which nothing is scheduled any more: draining the queue would
+    /// wait for it. A caller that took the last task away calls this. A poll leaves times to come alone: a push makes the folder
     /// before it fills it, and polls come often.
     pub(super) async fn prune_due(&self, due: Due) {
         let _ = self.tree.prune(&layout::due_dir(due)).await;

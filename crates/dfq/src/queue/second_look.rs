@@ -134,8 +134,8 @@ impl<T: Tree> Core<T> {
     }
 
     /// Removes what was published in this folder under a name that is used up; `false` if a purge frees the
-    /// name at this moment, so that it can stay. Who has put a lease beside it finds the record as we have, and
-    /// removes that.
+    /// name at this moment, so that it can stay. A claimer that has put a lease beside it finds the record too,
+    /// and removes its lease.
     async fn take_back(&self, key: &TaskKey, dir: &str) -> Result<bool> {
         if self.strategy.forgetting == Forgetting::Marks {
             if !self.secure_records(key).await? {

@@ -112,7 +112,9 @@ pub struct Got {
 pub enum Swap {
     /// The name has the new content. This is its version.
     Written(Version),
-    /// The name did not have the expected version any more. Nothing was written: read it again.
+    /// The name does not have the expected version any more, and not these bytes: read it again. If an answer was
+    /// lost on the way, they may have been written and superseded since. A caller to whom that matters looks for
+    /// its nonce in what is there.
     Lost,
 }
 
@@ -211,8 +213,8 @@ pub trait Objects: Send + Sync + 'static {
     /// the monotonic time `until`, because by then the name may have another use (decision 19).
     async fn remove(&self, names: &[String], until: Duration) -> Result<()>;
 
-    /// Lists names in the order of their bytes. Whether names that are swapped appear is up to the store: those
-    /// who swap them know them.
+    /// Lists names in the order of their bytes. Whether names that are swapped appear is up to the store: callers of
+    /// swap know their names.
     fn list(&self, what: List) -> Box<dyn Listing>;
 
     /// Reads a content that is swapped.

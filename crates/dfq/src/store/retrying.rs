@@ -41,7 +41,7 @@ impl<O> Retrying<O> {
     }
 
     pub(super) fn patience(&self) -> Patience {
-        Patience { env: self.env.clone(), tried: 0, pause: FIRST_PAUSE }
+        Patience::new(&self.env)
     }
 }
 
@@ -53,6 +53,10 @@ pub(super) struct Patience {
 }
 
 impl Patience {
+    fn new(env: &Env) -> Self {
+        Self { env: env.clone(), tried: 0, pause: FIRST_PAUSE }
+    }
+
     /// Waits, if the call that failed is worth making again; whether it is.
     pub(super) async fn again(&mut self, error: &Error) -> bool {
         self.tried += 1;
@@ -141,7 +145,6 @@ struct RetryingListing {
 #[async_trait]
 impl Listing for RetryingListing {
     async fn next(&mut self, limit: usize) -> Result<Part> {
-        let patience = Patience { env: self.env.clone(), tried: 0, pause: FIRST_PAUSE };
-        patiently!(patience, self.inner.next(limit))
+        patiently!(Patience::new(&self.env), self.inner.next(limit))
     }
 }

@@ -352,7 +352,7 @@ impl<'a> Shift<'a> {
         if self.calls.len() >= self.lanes {
             return;
         }
-        // There is no later after the last time.
+        // At the end nothing is left for later.
         let now = if self.last { Duration::MAX } else { self.worker.env.monotonic() };
         let unsettled = self.running.take_unsettled(now);
         if unsettled.is_empty() {
@@ -425,7 +425,7 @@ impl<'a> Shift<'a> {
                     }
                 }
             }
-            // That it ends the worker is no news.
+            // The worker is ending anyway.
             settled @ Came::Settled { .. } => _ = self.take(settled),
         }
     }

@@ -84,7 +84,7 @@ impl BucketObjects {
             heartbeat_every: Duration::MAX,
             notices_changes: false,
         };
-        let clock_file = format!("{}/now-{}", layout::TMP, env.nonce());
+        let clock_file = layout::below(layout::TMP, &format!("now-{}", env.nonce()));
         let form = AtomicU8::new(0);
         Self { client: Arc::new(client), properties, meter, clock_file, raw, form }
     }
@@ -126,8 +126,11 @@ impl BucketObjects {
             let message = format!("'{}' is not the version of an object", expected.tag());
             return Err(Error::invalid(message));
         }
-        let known = self.known_form();
-        let forms = known.map_or(vec![Form::AsReceived, Form::Bare], |form| vec![form]);
+        // The form that worked last comes first. A server may be replaced by one that takes the other.
+        let forms = match self.known_form() {
+            Some(Form::Bare) => [Form::Bare, Form::AsReceived],
+            _ => [Form::AsReceived, Form::Bare],
+        };
         for form in forms.into_iter().filter(|_| !expected.tag().is_empty()) {
             let e_tag = Some(form.of(expected.tag()));
             let version = expected.generation().map(str::to_owned);
@@ -138,7 +141,7 @@ impl BucketObjects {
             }
             match self.after_refusal(path, bytes).await? {
                 After::Mine(version) => return Ok(Swap::Written(version)),
-                After::Other(version) if known.is_none() && version.as_ref() == Some(expected) => {}
+                After::Other(version) if version.as_ref() == Some(expected) => {}
                 After::Other(_) => return Ok(Swap::Lost),
             }
             // It has not changed: the server does not take the ETag in this form.

@@ -45,7 +45,7 @@ impl<S: Sys> Inner<S> {
     fn head(&self, name: &str) -> Result<Option<Head>> {
         match self.sys.stat(&self.root, name) {
             Ok(meta) if meta.kind == EntryKind::File => Ok(Some(head_of(&meta))),
-            // What is a folder here is no name, as in a bucket.
+            // A folder is not a name here, as in a bucket.
             Ok(meta) if meta.kind == EntryKind::Folder => Ok(None),
             Ok(_) => Err(self.failed("look at", name, Errno::NXIO)),
             Err(Errno::NOENT) => Ok(None),
@@ -56,6 +56,10 @@ impl<S: Sys> Inner<S> {
     fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let error = |errno| self.failed("write", name, errno);
         self.ensure_dir(layout::TMP, false)?;
+        // It may be known and pruned since.
+        if !self.sys.exists(&self.root, parent(name)).map_err(error)? {
+            self.forget_dir(parent(name));
+        }
         self.ensure_dir(parent(name), true)?;
         let (tmp, file) = self.stage_named(bytes).map_err(error)?;
         let synced = self.sys.sync_file(&file);
@@ -183,7 +187,8 @@ impl<S: Sys> Walk<S> {
         }
     }
 
-    fn take(&self, ahead: &mut Vec<String>, limit: usize) -> Result<Part> {
+    /// The next part. What it has taken off `ahead` goes to `taken`; a folder is replaced by what is in it.
+    fn take(&self, ahead: &mut Vec<String>, taken: &mut Vec<String>, limit: usize) -> Result<Part> {
         let mut part = Part::default();
         while part.files.len() + part.folders.len() < limit {
             let Some(name) = ahead.last() else {
@@ -195,10 +200,10 @@ impl<S: Sys> Walk<S> {
                 if let Some(head) = self.inner.head(name)? {
                     part.files.push(Listed { name: name.clone(), head });
                 }
-                ahead.pop();
+                taken.extend(ahead.pop());
             } else if matches!(self.what, List::Folder { .. }) {
                 part.folders.push(name.clone());
-                ahead.pop();
+                taken.extend(ahead.pop());
             } else {
                 let below = self.names_in(name)?;
                 ahead.pop();
@@ -224,9 +229,12 @@ impl<S: Sys> Listing for Walk<S> {
                 self.names_in(first)?
             }
         };
-        let before = ahead.clone();
-        let part = self.take(&mut ahead, limit);
-        self.ahead = Some(if part.is_ok() { ahead } else { before });
+        let mut taken = Vec::new();
+        let part = self.take(&mut ahead, &mut taken, limit);
+        if part.is_err() {
+            ahead.extend(taken.into_iter().rev()); // so that the same part can be asked for again
+        }
+        self.ahead = Some(ahead);
         part
     }
 }

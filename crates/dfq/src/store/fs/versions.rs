@@ -9,8 +9,8 @@
 //! 2. *The content is the highest version.* A reader starts at the highest name of a fresh listing (or at a hint
 //!    that is under an hour old), probes upwards, and reads the last one that is there. If the next one exists by
 //!    then, or what was read is a mark, it starts again.
-//! 3. *Each version has one writer.* The new content is written, fsynced and linked as `n+1`; whoever meets a name
-//!    there has lost. More than an hour after the read it is not linked any more.
+//! 3. *Each version has one writer.* The new content is written, fsynced and linked as `n+1`; a writer that
+//!    finds the name taken has lost. More than an hour after the read it is not linked any more.
 //! 4. *A number is not used again while anybody may rely on it.* A superseded version becomes a *mark*: a
 //!    small file is renamed over it. Marks go after a day, lowest first, and never the last 64. So a writer that
 //!    was stalled for longer than that may link into a freed name. It finds out, because then version `n`, which
@@ -20,7 +20,7 @@
 //! A readable copy under the plain name is left out: nothing needs it yet, and it could lag.
 //!
 //! What a crash can leave: something in `tmp/`, a version that is superseded and not marked, or marks that are old.
-//! The next writers see to both.
+//! The next writers clean that up.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -95,7 +95,8 @@ impl<S: Sys> Inner<S> {
             let start = match hint.take() {
                 Some(start) => start,
                 None => self.highest(&dir).map_err(error)?.ok_or_else(|| {
-                    Error::damaged(format!("{}/{dir} holds no version", self.properties.address))
+                    let place = layout::below(&self.properties.address, &dir);
+                    Error::damaged(format!("{place} holds no version"))
                 })?,
             };
             let number = self.probe_upwards(&folder, start).map_err(error)?;
@@ -184,10 +185,16 @@ impl<S: Sys> Inner<S> {
         let mine = self.sys.file_meta(&staged.file).map_err(error)?.inode;
         let moved = self.move_in(staged, &dir, true)?;
         self.sync_names(parent(&dir))?;
-        // That it exists may be our own doing, if an answer was lost.
-        let first = format!("{dir}/{FIRST}");
-        if moved == Created::Exists && !self.is_inode(&self.root, &first, mine).map_err(error)? {
-            return Ok(Swap::Lost);
+        if moved == Created::Exists {
+            // It may be our own doing, if an answer was lost. The bytes tell, because they hold a nonce. The inode
+            // would not: ours is free by now, and a mark of others may have it.
+            let first = layout::below(&dir, FIRST);
+            let there = self.sys.read(&self.root, &first, layout::read_limit(name.as_str()));
+            match there {
+                Ok((there, _)) if there == bytes => {}
+                Ok(_) | Err(Errno::NOENT | Errno::STALE) => return Ok(Swap::Lost),
+                Err(errno) => return Err(error(errno)),
+            }
         }
         self.remember(&dir, 1, seen);
         Ok(Swap::Written(Version::new(tag(1, mine)).seen_at(seen)))
@@ -232,7 +239,9 @@ impl<S: Sys> Inner<S> {
             // number from there on has been freed.
             Ok(_) if in_time() => {}
             Ok(_) => {
-                let message = format!("'{dir}': it took so long that nobody can tell who won");
+                let message = format!(
+                    "'{dir}': the write took too long, so it is not known whether it counts"
+                );
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }
             // Freed, and so was the next: that it could be linked means nothing.
