@@ -44,6 +44,7 @@ impl<T: Tree> Core<T> {
             layout::FLOORS,
             layout::WORKERS,
             layout::TMP,
+            layout::VERSIONS,
         ];
         self.each_entry(".", |entry| {
             if !ours.contains(&entry.name.as_str()) {

@@ -3,7 +3,7 @@
 //! Invariant: the protocol is the same everywhere. What is chosen here, once, when a queue is opened, is what the
 //! protocol leaves open: the order in which tasks are tried, and looks that only save work or tell something
 //! sooner. In a directory a look is a system call; in a bucket it is a request, which takes a round trip and
-//! costs money (decision 17).
+//! costs money (decisions 17 and 23).
 
 use std::time::Duration;
 

@@ -294,8 +294,8 @@ impl Shared {
         }
     }
 
-    /// When there is something to do, unless something comes sooner. What is under way is not to be begun, so it
-    /// is no reason to wake.
+    /// When there is something to do, unless something comes sooner. What is under way need not be begun, so it
+    /// does not count.
     fn next_event(&self, dues: &[Due]) -> Option<Duration> {
         let errands = dues.iter().filter(|due| !due.under_way && self.is_needed(due));
         let errands = errands.map(|due| due.at).min();

@@ -236,7 +236,7 @@ async fn give_back(queue: &dyn Queue, hopeless: &[(Finished, Error)]) {
         let key = finished.receipt.key();
         tracing::error!(%key, %error, "the result cannot be recorded; the task will be done again");
     }
-    // Who does not answer will not now; and to give back is what was refused, or would count.
+    // A queue that does not answer will not answer now either. And a release that was refused is not repeated.
     let worth_it = |finished: &Finished, error: &Error| {
         let refused = matches!(finished.verdict, Verdict::Release { .. });
         !refused && error.kind() != ErrorKind::Unavailable && queue.capabilities().release

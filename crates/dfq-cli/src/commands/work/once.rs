@@ -112,8 +112,8 @@ impl Once {
         let delivery = &job.delivery;
         let args = match self.template.fill(delivery.payload.as_json()) {
             Ok(args) => args,
-            // As if the command had ended with 1. However many tasks lack it, that is no reason to stop: the
-            // next one may have it.
+            // This counts as if the command had ended with 1. It never stops the worker: the next task may have
+            // the member.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.shop.halt.not_the_machine();
                 return Err(Verdict::Retry { error: error.to_string(), delay: None });

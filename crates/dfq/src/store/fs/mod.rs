@@ -179,11 +179,11 @@ fn make_folders(
     path: &Path,
     sync: &mut dyn FnMut(&Path) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    if path.exists() {
-        return Err(std::io::ErrorKind::NotADirectory.into());
+    // One look: between two, somebody else may make it.
+    match std::fs::metadata(path) {
+        Ok(there) if there.is_dir() => return Ok(()),
+        Ok(_) => return Err(std::io::ErrorKind::NotADirectory.into()),
+        Err(_) => {}
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
