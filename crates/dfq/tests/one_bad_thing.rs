@@ -224,7 +224,7 @@ async fn what_cannot_be_read_hides_nothing_else() {
     let purged = queue.purge(purge).await.unwrap();
     assert_eq!(purged.records, 1);
     assert!(!place.exists("tmp/large"));
-    // Who may not write can look, also where a purge has left floors.
+    // A reader without the right to write can look, also where a purge has left floors.
     sys.refuse("", Some(Errno::ROFS));
     place.pass(Duration::from_secs(3600));
     assert!(queue.get(support::id("good")).await.unwrap().is_some());
@@ -323,7 +323,7 @@ fn old_ones() -> dfq::queue::Purge {
     dfq::queue::Purge { outcome: dfq::Outcome::Completed, older_than, dry_run: false }
 }
 
-/// There is no room for anything, and a purge makes some.
+/// The disk is full, and a purge makes room.
 #[tokio::test]
 async fn a_purge_runs_on_a_full_disk() {
     let place = Place::new();

@@ -269,7 +269,7 @@ fn a_push_may_take_as_long_as_its_size_asks_for() {
         });
         until("the push", || came.load(Ordering::SeqCst) > 0);
         elsewhere.clock.skip(PATIENCE * 2, Duration::ZERO);
-        // A moment, in which whoever has no patience gives up. Who has it may be given any time.
+        // A moment. An impatient client gives up in it; a patient one may be given any time.
         std::thread::sleep(Duration::from_millis(200));
         leapt.store(true, Ordering::SeqCst);
         let pushed = runtime.block_on(pushing).unwrap().unwrap();

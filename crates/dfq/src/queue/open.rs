@@ -66,7 +66,7 @@ pub(super) async fn settle_settings<T: Tree>(tree: &T, options: &OpenOptions) ->
         root.iter().find(|e| !e.name.starts_with('.') && !ours.contains(&e.name.as_str()));
     if let Some(stranger) = stranger {
         return Err(Error::invalid(format!(
-            "'{address}' is no queue and is not empty (it holds '{}'); name a new or empty folder",
+            "'{address}' is not a queue, and it is not empty (it holds '{}'); name a new or empty folder",
             stranger.name
         )));
     }

@@ -440,7 +440,7 @@ impl<T: Tree> Core<T> {
     /// Somebody else was faster: they are at this shard, so its other tasks are left to them. Noted for
     /// whoever takes the next candidate; a claim under way must wait for nobody.
     pub(super) fn collided(&self, candidate: &Candidate) {
-        // Where all tasks lie in one place, or are found at random, there is no other to turn to.
+        // Where all tasks lie in one place there is nowhere else to go. A walk through shards is random anyway.
         if self.layout() == Layout::Sharded && self.strategy.finding == Finding::Pages {
             lock(&self.contested).push(self.names().shard(&candidate.key));
         }
