@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
-use dfq::config::{Address, Config, Environment, Flags, Provider, Target};
+use dfq::address::Address;
+use dfq::config::{Config, Environment, Flags, Provider, Target};
 use dfq::meter::{Meter, Prices};
 use dfq::model::Shared;
 use rustix::fs::Mode;
@@ -136,12 +137,12 @@ impl Context {
                 }
                 join_group(&settings);
             }
-            Address::Memory(_) => {
+            Address::Other { scheme, .. } if scheme == "memory" => {
                 return Err(invalid(format!(
                     "{address} would end with this command; it is for programs that use the library"
                 )));
             }
-            Address::Bucket(_) | Address::Sqs(_) => {}
+            Address::Bucket(_) | Address::Sqs(_) | Address::Other { .. } => {}
         }
         let made_at = settings.created_at.or_else(|| Some(self.env.clock().wall()));
         let settings = Settings { created_at: made_at, ..settings };

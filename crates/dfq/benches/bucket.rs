@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use dfq::meter::{Meter, RequestKind};
+use dfq::options::S3Options;
 use dfq::store::Tree;
-use dfq::store::bucket::{Bucket, S3Options};
+use dfq::store::bucket::Bucket;
 use dfq::worker::{Job, Until, Worker};
 use dfq::{Env, NewTask, OpenOptions, Queue, TreeQueue};
 use dfq_s3_server::{Faults, Options, Server};

@@ -38,7 +38,6 @@
 //! An address decides by itself. What a name means is decided by a flag ([`Flags::provider`]), else by
 //! `DFQ_QUEUE_TYPE` (or `COCLI_QUEUE_TYPE`), else by the file, else it is a directory.
 
-mod address;
 mod document;
 mod effective;
 mod source;
@@ -47,18 +46,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::address::{Address, BucketAddress, Cloud};
 pub use self::document::nearest;
 use self::document::{Document, QueueDoc, S3Doc};
 pub use self::effective::Effective;
 pub use self::source::{Environment, Origin, Provider, Sourced};
+use crate::address::Address;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::encode_segment;
 use crate::meter::Prices;
 use crate::model::Settings;
-use crate::queue::{OpenOptions, Queue};
-use crate::sqs::SqsOptions;
-use crate::store::bucket::S3Options;
+use crate::options::{OpenOptions, S3Options, SqsOptions};
+use crate::provider;
+use crate::queue::Queue;
 
 /// The file that names queues.
 pub const CONFIG_FILE: &str = "dfq.toml";
@@ -255,7 +254,7 @@ impl Config {
             (_, create) => create,
         };
         let options = OpenOptions { create, s3: self.s3(), sqs: target.sqs, ..options };
-        crate::open(&target.address, options).await
+        provider::open(&target.address, options).await
     }
 
     /// The queue that `text` means: an address, or a name.
@@ -356,7 +355,7 @@ impl Config {
             Address::Directory(_) => Provider::Filesystem,
             Address::Bucket(_) => Provider::S3,
             Address::Sqs(_) => Provider::Sqs,
-            Address::Memory(_) => return Ok(()),
+            Address::Other { .. } => return Ok(()),
         };
         match self.flags.provider {
             Some(wanted) if wanted != is => Err(Error::invalid(format!(

@@ -31,36 +31,55 @@
 //! # Ok::<(), dfq::Error>(()) }).unwrap();
 //! ```
 
+#![cfg_attr(
+    not(all(
+        feature = "s3",
+        feature = "gcs",
+        feature = "azure",
+        feature = "sqs",
+        feature = "doctor"
+    )),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_variables,
+        reason = "what a left-out provider alone uses"
+    )
+)]
+
+pub mod address;
 pub mod clock;
 pub mod config;
 #[cfg(feature = "conformance")]
 #[allow(clippy::unwrap_used, clippy::expect_used, reason = "a suite of tests")]
 #[allow(clippy::disallowed_methods, reason = "what is tested runs in an environment of its own")]
 pub mod conformance;
+#[cfg(feature = "doctor")]
 pub mod doctor;
 mod error;
 mod format;
 mod layout;
 pub mod meter;
 pub mod model;
+pub mod options;
+mod provider;
 pub mod queue;
+#[cfg(feature = "sqs")]
 pub mod sqs;
 pub mod store;
+#[cfg(any(feature = "bucket", feature = "aws"))]
 mod tls;
 pub mod transfer;
 pub mod worker;
 
 use std::sync::Arc;
 
+pub use address::Address;
 pub use clock::Env;
-use config::Address;
 pub use error::{Error, ErrorKind, Result};
 pub use model::{NewTask, Outcome, Payload, Receipt, Settings, TaskId, TaskKey};
-pub use queue::{Delivery, Nack, OpenOptions, PollRequest, Pushed, Queue, Release, TreeQueue};
-use store::bucket::Bucket;
-use store::fs::Filesystem;
-use store::memory::Memory;
-use store::{EntryKind, Tree};
+pub use options::OpenOptions;
+pub use queue::{Delivery, Nack, PollRequest, Pushed, Queue, Release, TreeQueue};
 
 /// Opens the queue at an address, which is made first if the options say so.
 ///
@@ -88,25 +107,7 @@ where
     A: TryInto<Address>,
     Error: From<A::Error>,
 {
-    match address.try_into()? {
-        Address::Directory(path) => {
-            let tree = if options.create.is_some() {
-                Filesystem::create(&path, options.env.clone())?
-            } else {
-                Filesystem::open(&path, options.env.clone())?
-            };
-            Ok(Arc::new(TreeQueue::open(tree, options).await?))
-        }
-        Address::Bucket(address) => {
-            let bucket = Bucket::open(&address, &options).await?;
-            Ok(Arc::new(TreeQueue::open(bucket, options).await?))
-        }
-        Address::Memory(name) => {
-            let tree = Memory::named(&name, &options.env);
-            Ok(Arc::new(TreeQueue::open(tree, options).await?))
-        }
-        Address::Sqs(address) => sqs::Sqs::open(address, options.sqs.clone(), options).await,
-    }
+    provider::open(&address.try_into()?, options).await
 }
 
 /// The queues right below an address, such as those of a campaign: their names and addresses.
@@ -114,43 +115,5 @@ pub async fn queues_below(
     address: &Address,
     options: &OpenOptions,
 ) -> Result<Vec<(String, Address)>> {
-    let folders = match address {
-        Address::Directory(path) => folders(&Filesystem::open(path, options.env.clone())?).await?,
-        Address::Bucket(bucket) => folders(&Bucket::open(bucket, options).await?).await?,
-        Address::Memory(_) | Address::Sqs(_) => {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("what is below {address} cannot be listed"),
-            ));
-        }
-    };
-    let mut queues = Vec::new();
-    for folder in folders {
-        let below = match address {
-            Address::Bucket(bucket) => Address::Bucket(bucket.below(&folder)),
-            Address::Directory(path) => Address::Directory(path.join(&folder)),
-            Address::Memory(_) | Address::Sqs(_) => continue,
-        };
-        let existing = OpenOptions { create: None, ..options.clone() };
-        match open(&below, existing).await {
-            Ok(_) => queues.push((layout::decode_segment(&folder).unwrap_or(folder), below)),
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(queues)
-}
-
-async fn folders<T: Tree>(tree: &T) -> Result<Vec<String>> {
-    let (mut from, mut folders) = (None, Vec::new());
-    loop {
-        let page = tree.list(".", from, 1000).await?;
-        let entries = page.entries.into_iter().filter(|entry| entry.kind == EntryKind::Folder);
-        folders.extend(entries.map(|entry| entry.name));
-        from = page.next;
-        if from.is_none() {
-            folders.sort_unstable();
-            return Ok(folders);
-        }
-    }
+    provider::queues_below(address, options).await
 }

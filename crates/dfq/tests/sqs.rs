@@ -286,8 +286,9 @@ async fn a_named_dead_letter_queue_does_without_a_policy() {
         Place { dead_letter: None, name: place.dead_letter.clone().unwrap(), ..place.clone() };
     grave.queue(&settings()).await;
     let limits = OpenOptions { max_attempts: Some(2), ..OpenOptions::default() };
-    let address = dfq::sqs::SqsAddress::parse(&place.name).unwrap();
-    let queue = dfq::sqs::Sqs::open(address, place.options(), limits).await.unwrap();
+    let address = dfq::address::SqsAddress::parse(&place.name).unwrap();
+    let queue =
+        dfq::sqs::Sqs::open(address, OpenOptions { sqs: place.options(), ..limits }).await.unwrap();
     queue.push(vec![task("1", "fails")]).await.remove(0).unwrap();
     for last in [false, true] {
         let long = PollRequest { lease: Some(Duration::from_secs(60)), ..PollRequest::new(1) };

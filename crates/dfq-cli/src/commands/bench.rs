@@ -13,7 +13,7 @@ mod sqs;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use dfq::config::Address;
+use dfq::address::Address;
 use dfq::model::Durability;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -98,7 +98,7 @@ impl Bench {
             Address::Directory(path) => path,
             Address::Bucket(address) => return bucket::run(&self, context, address.clone()).await,
             Address::Sqs(named) => return sqs::run(&self, context, named, &target).await,
-            elsewhere @ Address::Memory(_) => {
+            elsewhere @ Address::Other { .. } => {
                 let what = "only a folder, a bucket or SQS can be measured";
                 return Err(unsupported(format!("{elsewhere} is none of them: {what}")));
             }

@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use dfq::config::Address;
-use dfq::sqs::{self, SqsAddress};
-use dfq::store::bucket::{self, Role};
+use dfq::address::{Address, SqsAddress};
+use dfq::model::Role;
+use dfq::sqs;
+use dfq::store::bucket;
 
 use crate::context::Context;
 use crate::exit::{Answer, unsupported};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use dfq::config::Address;
+use dfq::address::Address;
 use dfq::model::{Backoff, Durability, Layout, Shared};
 use dfq::{ErrorKind, OpenOptions, Settings};
 

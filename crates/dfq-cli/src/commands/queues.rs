@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use clap::Args;
-use dfq::config::{Address, Provider, Target};
-use dfq::sqs::{Sqs, SqsAddress};
+use dfq::address::{Address, SqsAddress};
+use dfq::config::{Provider, Target};
+use dfq::sqs::Sqs;
 use dfq::{ErrorKind, OpenOptions};
 use serde::Serialize;
 
@@ -116,7 +117,7 @@ async fn others_in_sqs(context: &Context) -> Vec<String> {
     let options = context.access(target, OpenOptions::existing());
     let prefix = format!("{}-", context.config.campaign());
     // Where nothing can be listed there is nothing to add; its queues have said why.
-    let names = Sqs::names(&prefix, &options.sqs, &options).await.unwrap_or_default();
+    let names = Sqs::names(&prefix, &options).await.unwrap_or_default();
     let dead_letters = |it: &Target| SqsAddress::parse(it.sqs.dead_letter.as_deref()?).ok();
     let dead: Vec<SqsAddress> = in_sqs.iter().filter_map(dead_letters).collect();
     names.into_iter().filter(|name| dead.iter().all(|dead| dead.name() != name)).collect()

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::{Address, BucketAddress, Provider, parse_duration};
+use super::{Provider, parse_duration};
+use crate::address::{Address, BucketAddress, SqsAddress};
 use crate::error::{Error, Result};
 use crate::meter::Prices;
 use crate::model::{Backoff, Durability, Layout, Settings, Shared};
-use crate::sqs::SqsAddress;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Document {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::clock::{Env, SkippingClock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::queue::{OpenOptions, Queue, TreeQueue};
+use crate::options::OpenOptions;
+use crate::queue::{Queue, TreeQueue};
 use crate::store::fs::fault::FaultSys;
 use crate::store::fs::{Filesystem, RealSys};
 

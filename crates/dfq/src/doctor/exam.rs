@@ -12,14 +12,15 @@ use super::measure::{self, Speed};
 use super::meet::Meeting;
 use super::mount::{self, Mount};
 use super::race::{Contenders, Contest};
-use super::remembered::{Remembered, Verdict};
 use super::s3::{self, EtagForm};
 use super::subject::{Kind, Subject};
 use super::verdict::{self, Check, Kept};
 use super::{basics, basics::Means, clock};
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format;
 use crate::layout;
+use crate::model::{Diagnosis, Verdict};
 use crate::store::{EntryKind, Tree};
 
 /// How to examine.
@@ -327,7 +328,7 @@ impl<T: Tree> Exam<'_, T> {
     async fn remember(&self, report: Report) -> Result<Report> {
         let (verdict, cause) = verdict::overall(&report.checks, true);
         let now = self.how.env.clock().wall();
-        let found = Remembered {
+        let found = Diagnosis {
             verdict,
             cause,
             store: report.store.clone(),
@@ -335,7 +336,7 @@ impl<T: Tree> Exam<'_, T> {
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        let bytes = found.encode();
+        let bytes = format::encode_diagnosis(&found);
         let written = self
             .subject
             .on(|subject| async move { subject.tree().replace(layout::DOCTOR, &bytes).await });

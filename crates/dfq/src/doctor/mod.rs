@@ -6,7 +6,7 @@
 //!
 //! [`examine`] looks at a store through [`Subject`]s, lets [`Contenders`] race for names, measures, and
 //! makes a [`Report`]: checks, a verdict for each [`Promise`], advice. Verdicts stay with the store
-//! ([`Remembered`]), and whoever pushes or claims heeds them. [`Meeting`] is the same race between
+//! ([`Diagnosis`]), and whoever pushes or claims heeds them. [`Meeting`] is the same race between
 //! machines that know nothing of each other but the store.
 //!
 //! ```
@@ -32,16 +32,15 @@ mod measure;
 mod meet;
 mod mount;
 mod race;
-mod remembered;
 mod s3;
 mod subject;
 mod verdict;
 
+pub use crate::model::{Diagnosis, Verdict};
 pub use exam::{Examination, Report, examine};
 pub use measure::{Operation, Speed};
 pub use meet::Meeting;
 pub use mount::{Mount, Reach};
 pub use race::{Contenders, Contest, Entrants, Entry, Heat, Prize, Told};
-pub use remembered::{Remembered, Verdict};
 pub use subject::Subject;
 pub use verdict::{Check, Kept, Meaning, Outcome, Promise};

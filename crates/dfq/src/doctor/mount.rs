@@ -6,9 +6,9 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::Serialize;
 
-use super::remembered::Verdict;
 use super::verdict::{Check, Outcome, Promise};
 use crate::error::{Error, ErrorKind, Result};
+use crate::model::Verdict;
 use crate::store::fs::{RealSys, Sys};
 
 /// What a directory is on.

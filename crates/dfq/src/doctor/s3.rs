@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::remembered::Verdict;
 use super::verdict::{Check, Outcome, Promise};
 use crate::error::{ErrorKind, Result};
 use crate::layout;
+use crate::model::Verdict;
 use crate::store::Tree;
 use crate::store::bucket::{Bucket, Raw, RawAnswer};
 

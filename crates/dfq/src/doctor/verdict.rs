@@ -3,9 +3,8 @@
 //! Invariant: a verdict is the worst that any check says of a promise, and always carries that check's
 //! words. A check says at its own place what its result means for the queue.
 
+use crate::model::Verdict;
 use serde::Serialize;
-
-use super::remembered::Verdict;
 
 /// What the queue promises, as far as it depends on the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

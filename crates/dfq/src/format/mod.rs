@@ -4,6 +4,7 @@
 //! with one member, `_dfq`, put in before the closing brace; a terminal record is the same with a
 //! longer `_dfq`. Reading is lenient (the seeds' files, files edited by hand), writing is strict.
 
+mod diagnosis;
 mod floor;
 mod lease;
 mod settings;
@@ -15,6 +16,7 @@ use jiff::{Timestamp, civil, tz::TimeZone};
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
 
+pub(crate) use diagnosis::{decode_diagnosis, encode_diagnosis};
 pub(crate) use floor::{Floor, LONGEST_FLOOR, decode_floor, decode_floors, encode_floors};
 pub(crate) use lease::{decode_lease, encode_lease};
 pub(crate) use settings::{check_compatible, decode_settings, encode_settings};

@@ -15,7 +15,7 @@ use super::drafts::Drafts;
 use super::floors::Listed;
 use super::hold::Held;
 use super::known::Known;
-use super::open::{OpenOptions, settle_settings};
+use super::open::settle_settings;
 use super::store_clock::StoreClock;
 use super::strategy::Strategy;
 use super::trust::Trust;
@@ -30,6 +30,7 @@ use crate::layout::{Names, Shard};
 use crate::model::{
     Durability, Generation, Layout, Lease, NewTask, Outcome, Receipt, Settings, TaskId, TaskKey,
 };
+use crate::options::OpenOptions;
 use crate::queue::OUTCOMES;
 use crate::store::Tree;
 

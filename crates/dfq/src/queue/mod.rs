@@ -60,7 +60,6 @@ use jiff::Timestamp;
 
 pub use self::core::TreeQueue;
 pub(crate) use self::core::fence;
-pub use self::open::OpenOptions;
 pub use types::{
     Cancelled, Capabilities, Delivery, Detail, Earlier, Idle, ListCursor, ListPage, Nack, Nacked,
     Paused, PendingStates, Place, PollRequest, Polled, Problem, Purge, Purged, Pushed, Release,

@@ -1,49 +1,12 @@
-//! Opening a queue: how, and which settings it has, or gets if it is new.
+//! Which settings a queue has, or gets if it is new.
 
-use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Shard};
-use crate::meter::Meter;
 use crate::model::{Layout, Settings};
+use crate::options::OpenOptions;
 use crate::queue::trust;
-use crate::sqs::SqsOptions;
-use crate::store::bucket::S3Options;
 use crate::store::{Created, EntryKind, Tree};
-
-/// How to open a queue.
-#[derive(Clone, Debug, Default)]
-pub struct OpenOptions {
-    /// Time and chance.
-    pub env: Env,
-    /// The name to claim under; by default made of host, process and a nonce.
-    pub worker_id: Option<String>,
-    /// Make the queue if there is none, with these settings.
-    pub create: Option<Settings>,
-    /// Give tasks up after so many failures, whatever the queue's own limit; a limit that a task was
-    /// pushed with stands above both.
-    pub max_attempts: Option<u32>,
-    /// Counts the requests to a store that charges by the request.
-    pub meter: Meter,
-    /// How to get at S3, where that differs from the ordinary AWS environment.
-    pub s3: S3Options,
-    /// Use the store even if the doctor found it unsafe: two workers may then do the same task.
-    pub allow_unsafe: bool,
-    /// The same for SQS.
-    pub sqs: SqsOptions,
-}
-
-impl OpenOptions {
-    /// Opens a queue that must exist.
-    pub fn existing() -> Self {
-        Self::default()
-    }
-
-    /// Makes the queue if there is none.
-    pub fn create() -> Self {
-        Self { create: Some(Settings::default()), ..Self::default() }
-    }
-}
 
 /// The queue's settings: as recorded, as recognised, or newly made.
 pub(super) async fn settle_settings<T: Tree>(tree: &T, options: &OpenOptions) -> Result<Settings> {

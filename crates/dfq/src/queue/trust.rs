@@ -7,9 +7,10 @@
 use tokio::sync::OnceCell;
 
 use super::core::Core;
-use crate::doctor::{Remembered, Verdict};
 use crate::error::{Error, ErrorKind, Result};
+use crate::format;
 use crate::layout;
+use crate::model::Verdict;
 use crate::store::{Created, Tree};
 
 /// The provider whose creates are the kernel's.
@@ -49,7 +50,7 @@ pub(super) async fn heed_the_doctor<T: Tree>(tree: &T) -> Result<()> {
         Err(error) => return Err(error),
     };
     let Some(stored) = stored else { return Ok(()) };
-    match Remembered::decode(&stored.bytes) {
+    match format::decode_diagnosis(&stored.bytes) {
         Ok(found) if found.verdict == Verdict::Refused => {
             let cause = found.cause.as_deref().unwrap_or("it does not say why");
             Err(unsafe_store(address, &format!("`dfq doctor` refused it: {cause}")))

@@ -3,10 +3,11 @@
 //! Invariant: nothing here looks at or touches a task, except that a queue goes with all that is in it.
 
 use super::client::{Client, Patience};
-use super::{Sqs, SqsAddress, SqsOptions, open};
+use super::{Sqs, open};
+use crate::address::SqsAddress;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::RequestKind;
-use crate::queue::OpenOptions;
+use crate::options::OpenOptions;
 
 /// How many names a request asks for: as many as SQS gives.
 const PAGE: i32 = 1000;
@@ -16,13 +17,9 @@ const MAX_PAGES: usize = 1000;
 
 impl Sqs {
     /// The queues of the account and region at hand whose names begin so, in the order of their names.
-    pub async fn names(
-        prefix: &str,
-        options: &SqsOptions,
-        open: &OpenOptions,
-    ) -> Result<Vec<String>> {
+    pub async fn names(prefix: &str, options: &OpenOptions) -> Result<Vec<String>> {
         let place = SqsAddress::Name(format!("{prefix}*"));
-        let client = client(&place, options, open).await?;
+        let client = client(&place, options).await?;
         let (mut names, mut next) = (Vec::new(), None);
         for _ in 0..MAX_PAGES {
             let call = || {
@@ -43,12 +40,8 @@ impl Sqs {
     }
 
     /// Removes a queue with all that is in it; one that is not there is no error.
-    pub async fn remove(
-        address: &SqsAddress,
-        options: &SqsOptions,
-        open: &OpenOptions,
-    ) -> Result<()> {
-        let client = client(address, options, open).await?;
+    pub async fn remove(address: &SqsAddress, options: &OpenOptions) -> Result<()> {
+        let client = client(address, options).await?;
         let gone = |error: Error| match error.kind() {
             ErrorKind::NotFound => Ok(()),
             _ => Err(error),
@@ -63,11 +56,11 @@ impl Sqs {
     }
 }
 
-async fn client(address: &SqsAddress, options: &SqsOptions, open: &OpenOptions) -> Result<Client> {
+async fn client(address: &SqsAddress, options: &OpenOptions) -> Result<Client> {
     Ok(Client {
-        sdk: aws_sdk_sqs::Client::from_conf(open::config(address, options).await?),
-        env: open.env.clone(),
-        meter: open.meter.clone(),
+        sdk: aws_sdk_sqs::Client::from_conf(open::config(address, &options.sqs).await?),
+        env: options.env.clone(),
+        meter: options.meter.clone(),
         place: address.to_string(),
     })
 }

@@ -13,7 +13,6 @@
 //! queue drops doubles within five minutes, but does not say so.)
 
 mod account;
-mod address;
 mod body;
 mod bury;
 mod client;
@@ -32,20 +31,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-pub use self::address::SqsAddress;
 pub use self::policy::policy;
 
 use self::bury::DeadLetters;
 use self::client::Client;
 use self::hold::{Held, Settled};
 use self::receive::Ahead;
+use crate::address::SqsAddress;
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{Backoff, NewTask, Receipt, Settings, TaskId};
+use crate::model::{NewTask, Receipt, Settings, TaskId};
+use crate::options::OpenOptions;
 use crate::queue::{
-    Answers, Cancelled, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, OpenOptions,
-    Paused, PendingStates, PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release,
-    Stats, Taken, TaskView, Unlocked, WorkerRecord,
+    Answers, Cancelled, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, Paused,
+    PendingStates, PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release, Stats,
+    Taken, TaskView, Unlocked, WorkerRecord,
 };
 
 /// What errors call it.
@@ -53,38 +53,6 @@ const PROVIDER: &str = "sqs";
 
 /// For how long a FIFO queue knows a message again.
 const DEDUPLICATION: Duration = Duration::from_secs(5 * 60);
-
-/// How to get at SQS, where that differs from the ordinary AWS environment.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct SqsOptions {
-    /// The server, if it is not AWS.
-    pub endpoint: Option<String>,
-    /// The region.
-    pub region: Option<String>,
-    /// Access key and secret.
-    pub credentials: Option<(String, String)>,
-    /// The queue that tasks go to when they are given up: a name or a URL. A redrive policy of the
-    /// queue itself works without.
-    pub dead_letter: Option<String>,
-    /// The member of a payload that names its group in a FIFO queue. Tasks without one are each a group
-    /// of their own, so that none waits for another.
-    pub group: Option<String>,
-    /// The wait after failures, of which SQS keeps nothing.
-    pub backoff: Option<Backoff>,
-}
-
-impl fmt::Debug for SqsOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqsOptions")
-            .field("endpoint", &self.endpoint)
-            .field("region", &self.region)
-            .field("credentials", &self.credentials.as_ref().map(|_| "…"))
-            .field("dead_letter", &self.dead_letter)
-            .field("group", &self.group)
-            .field("backoff", &self.backoff)
-            .finish()
-    }
-}
 
 /// A [`Queue`] in SQS.
 pub struct Sqs {
@@ -94,12 +62,8 @@ pub struct Sqs {
 impl Sqs {
     /// Opens a queue, or makes it if the options say so: as a FIFO queue if its name ends in `.fifo`,
     /// with its lease as visibility timeout, and with a redrive policy if a dead-letter queue is named.
-    pub async fn open(
-        address: SqsAddress,
-        options: SqsOptions,
-        open: OpenOptions,
-    ) -> Result<Arc<dyn Queue>> {
-        Ok(Arc::new(Self { core: Arc::new(open::open(address, options, open).await?) }))
+    pub async fn open(address: SqsAddress, options: OpenOptions) -> Result<Arc<dyn Queue>> {
+        Ok(Arc::new(Self { core: Arc::new(open::open(address, options).await?) }))
     }
 }
 

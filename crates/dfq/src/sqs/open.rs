@@ -14,15 +14,16 @@ use aws_credential_types::Credentials;
 use aws_sdk_sqs::types::QueueAttributeName;
 use jiff::Timestamp;
 
+use super::Core;
 use super::bury::{DeadLetters, Policy};
 use super::client::{Client, Patience};
 use super::receive::lease_seconds;
 use super::send::MAX_BATCH_BYTES;
-use super::{Core, SqsAddress, SqsOptions};
+use crate::address::SqsAddress;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::RequestKind;
 use crate::model::Settings;
-use crate::queue::OpenOptions;
+use crate::options::{OpenOptions, SqsOptions};
 
 /// How long a queue that we make keeps its messages: as long as SQS can, 14 days.
 const RETENTION_SECONDS: u32 = 14 * 24 * 3600;
@@ -34,11 +35,8 @@ pub(super) struct Wanted<'a> {
     dead_letters: Option<&'a str>,
 }
 
-pub(super) async fn open(
-    address: SqsAddress,
-    options: SqsOptions,
-    open: OpenOptions,
-) -> Result<Core> {
+pub(super) async fn open(address: SqsAddress, open: OpenOptions) -> Result<Core> {
+    let options = open.sqs.clone();
     if let Some(settings) = &open.create {
         settings.check()?;
         lease_seconds(settings.lease)?;

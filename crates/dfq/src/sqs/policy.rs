@@ -5,15 +5,16 @@
 
 use serde_json::{Value, json};
 
-use super::SqsAddress;
-use crate::store::bucket::Role;
+use crate::address::SqsAddress;
+use crate::model::Role;
 
 /// The policy for a role on a queue and on the dead-letter queue that the configuration names, to be
 /// attached to whoever plays it.
 ///
 /// ```
-/// use dfq::sqs::{SqsAddress, policy};
-/// use dfq::store::bucket::Role;
+/// use dfq::address::SqsAddress;
+/// use dfq::model::Role;
+/// use dfq::sqs::policy;
 /// let queue = SqsAddress::parse("https://sqs.eu-north-1.amazonaws.com/123456789012/jobs")?;
 /// let policy = policy(&queue, None, Role::Viewer);
 /// assert_eq!(policy["Statement"][0]["Resource"], "arn:aws:sqs:eu-north-1:123456789012:jobs");

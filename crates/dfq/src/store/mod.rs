@@ -10,6 +10,7 @@
 //! says truthfully which of two racing creates won. Paths are relative to the queue's root and come
 //! from `layout` alone.
 
+#[cfg(feature = "bucket")]
 pub mod bucket;
 #[cfg(any(test, feature = "conformance"))]
 pub mod faulty;

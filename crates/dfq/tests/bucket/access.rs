@@ -1,7 +1,7 @@
 //! No bucket, no permission, wrong keys: one sentence that says which, and never a secret in it.
 
+use dfq::options::S3Options;
 use dfq::queue::Detail;
-use dfq::store::bucket::S3Options;
 use dfq::{Error, ErrorKind, Pushed};
 use dfq_s3_server::{Credential, Options, Rules};
 

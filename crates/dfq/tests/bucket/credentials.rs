@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dfq::store::bucket::S3Options;
+use dfq::options::S3Options;
 use dfq::worker::{Job, Worker};
 use dfq_s3_server::Credential;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

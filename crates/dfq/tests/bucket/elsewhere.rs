@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use dfq::clock::{SkippingClock, SystemChance};
 use dfq::meter::Meter;
-use dfq::store::bucket::{Bucket, S3Options};
+use dfq::options::S3Options;
+use dfq::store::bucket::Bucket;
 use dfq::{Env, NewTask, OpenOptions, Queue, Settings, TaskId, TreeQueue};
 use dfq_s3_server::{Fault, Lies, Options, RequestInfo, Server};
 

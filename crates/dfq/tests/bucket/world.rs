@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dfq::clock::{SkippingClock, SystemChance};
-use dfq::store::bucket::{Bucket, S3Options};
+use dfq::options::S3Options;
+use dfq::store::bucket::Bucket;
 use dfq::{
     Delivery, Env, NewTask, OpenOptions, PollRequest, Pushed, Queue, Receipt, Result, Settings,
     TreeQueue,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dfq::model::Layout;
-use dfq::store::bucket::{Bucket, S3Options};
+use dfq::options::S3Options;
+use dfq::store::bucket::Bucket;
 use dfq::{Env, OpenOptions, Queue, Settings, TreeQueue};
 use futures::{StreamExt, TryStreamExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder};

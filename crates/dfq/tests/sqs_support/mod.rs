@@ -10,8 +10,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
+use dfq::address::SqsAddress;
 use dfq::meter::Meter;
-use dfq::sqs::{Sqs, SqsAddress, SqsOptions};
+use dfq::options::SqsOptions;
+use dfq::sqs::Sqs;
 use dfq::{Env, OpenOptions, Queue, Settings};
 
 /// Starts a server of `servers/` that ends with this process; nothing if it cannot be installed. One that
@@ -89,7 +91,7 @@ impl Place {
 
     pub(crate) async fn open(&self, create: Option<Settings>) -> dfq::Result<Arc<dyn Queue>> {
         let open = OpenOptions { create, meter: self.meter.clone(), ..OpenOptions::default() };
-        Sqs::open(SqsAddress::parse(&self.name)?, self.options(), open).await
+        Sqs::open(SqsAddress::parse(&self.name)?, OpenOptions { sqs: self.options(), ..open }).await
     }
 
     pub(crate) async fn queue(&self, settings: &Settings) -> Arc<dyn Queue> {

@@ -4,7 +4,7 @@
 //! is below it however it ends.
 
 use anyhow::Result;
-use dfq::config::{Address, BucketAddress};
+use dfq::address::{Address, BucketAddress};
 use dfq::store::bucket::Bucket;
 use dfq::{ErrorKind, OpenOptions};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,8 @@ pub(super) async fn run(
         () = stop.cancelled() => Ok(()),
     };
     // Removed before anything else is said: whoever reads us may go away.
-    let removed = Bucket::open(&place, &options).await?.remove_all().await;
+    let (env, meter) = (options.env.clone(), options.meter.clone());
+    let removed = Bucket::open(&place, &options.s3, env, meter).await?.remove_all().await;
     measured?;
     removed?;
     if stop.is_cancelled() {

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use dfq::config::Address;
+use dfq::address::Address;
 use dfq::meter::{self, Counts, Prices, RequestKind};
 use dfq::{NewTask, OpenOptions, Queue, Settings, TaskId};
 use serde::Serialize;

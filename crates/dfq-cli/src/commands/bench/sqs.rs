@@ -4,8 +4,9 @@
 
 use anyhow::Result;
 use dfq::OpenOptions;
-use dfq::config::{Address, Target};
-use dfq::sqs::{Sqs, SqsAddress};
+use dfq::address::{Address, SqsAddress};
+use dfq::config::Target;
+use dfq::sqs::Sqs;
 use tokio_util::sync::CancellationToken;
 
 use super::Bench;
@@ -38,7 +39,7 @@ pub(super) async fn run(
         measured = requests::measure(bench, context, &store) => measured,
         () = stop.cancelled() => Ok(()),
     };
-    let removed = Sqs::remove(&own, &options.sqs, &options).await;
+    let removed = Sqs::remove(&own, &options).await;
     measured?;
     removed?;
     if stop.is_cancelled() {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
-use dfq::config::Address;
+use dfq::address::Address;
 use dfq::doctor::{Contenders, Entrants, Entry, Heat, Subject};
+use dfq::options::S3Options;
 use dfq::store::Tree;
-use dfq::store::bucket::S3Options;
 use dfq::{Env, OpenOptions};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin};

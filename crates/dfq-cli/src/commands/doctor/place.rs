@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use dfq::OpenOptions;
-use dfq::config::Address;
+use dfq::address::Address;
 use dfq::doctor::Subject;
 use dfq::store::bucket::Bucket;
 use dfq::store::fs::Filesystem;
@@ -30,10 +30,9 @@ impl Places {
                     directories.push(Subject::directory(path, options.env.clone())?);
                 }
                 Address::Bucket(address) => {
-                    buckets.push(Subject::bucket(
-                        Bucket::open(address, options).await?,
-                        options.env.clone(),
-                    ));
+                    let (env, meter) = (options.env.clone(), options.meter.clone());
+                    let bucket = Bucket::open(address, &options.s3, env.clone(), meter).await?;
+                    buckets.push(Subject::bucket(bucket, env));
                 }
                 Address::Sqs(_) => {
                     return Err(unsupported(format!(
@@ -41,7 +40,7 @@ impl Places {
                          bucket"
                     )));
                 }
-                Address::Memory(_) => {
+                Address::Other { .. } => {
                     return Err(invalid(format!(
                         "{address} is no store that could be examined; name a folder or a bucket"
                     )));

@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use crate::clock::{Env, ManualClock, SeededChance};
 use crate::model::{NewTask, TaskId};
-use crate::queue::{OpenOptions, PollRequest, Queue, TreeQueue};
+use crate::options::OpenOptions;
+use crate::queue::{PollRequest, Queue, TreeQueue};
 use crate::store::memory::Memory;
 
 /// Somebody else has thousands of tasks and finishes them. Nobody tells us, and we never ask for them

@@ -10,9 +10,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use aws_config::Region;
-use aws_config::default_provider::credentials::DefaultCredentialsChain;
-use aws_credential_types::provider::ProvideCredentials;
 use futures::future::BoxFuture;
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
@@ -55,9 +52,9 @@ impl From<NotGiven> for object_store::Error {
 }
 
 /// Credentials, and when they expire, in seconds since 1970 on the wall clock; some never do.
-struct Found {
-    credential: AwsCredential,
-    expires: Option<i64>,
+pub(super) struct Found {
+    pub(super) credential: AwsCredential,
+    pub(super) expires: Option<i64>,
 }
 
 /// Whoever gives credentials, asked anew each time.
@@ -97,32 +94,8 @@ impl fmt::Debug for Renewing {
     }
 }
 
-/// Asks as every AWS tool does. From the beginning each time: a chain that was asked before keeps what it
-/// read, also of a file that has changed.
-async fn ask_chain(profile: Option<String>, region: Option<Region>) -> Result<Found, String> {
-    let mut chain = DefaultCredentialsChain::builder().configure(crate::tls::aws_providers());
-    if let Some(profile) = &profile {
-        chain = chain.profile_name(profile);
-    }
-    if let Some(region) = region {
-        chain = chain.region(region);
-    }
-    let found = chain.build().await.provide_credentials().await;
-    let found = found.map_err(|error| with_causes(&error))?;
-    let expires = found.expiry().and_then(|at| {
-        let since = at.duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?;
-        i64::try_from(since.as_secs()).ok()
-    });
-    let credential = AwsCredential {
-        key_id: found.access_key_id().to_owned(),
-        secret_key: found.secret_access_key().to_owned(),
-        token: found.session_token().map(str::to_owned),
-    };
-    Ok(Found { credential, expires })
-}
-
 /// An error and what is behind it, in one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(here) = cause {
@@ -133,11 +106,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 }
 
 impl Renewing {
-    pub(super) fn new(env: Env, profile: Option<String>, region: Option<Region>) -> Self {
-        Self::from(env, move || Box::pin(ask_chain(profile.clone(), region.clone())))
-    }
-
-    fn from(
+    pub(super) fn from(
         env: Env,
         giver: impl Fn() -> BoxFuture<'static, Result<Found, String>> + Send + Sync + 'static,
     ) -> Self {

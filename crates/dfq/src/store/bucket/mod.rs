@@ -4,8 +4,12 @@
 //! written, and listings; and swap relies on `If-Match`. Deletes are unconditional, so they only ever name what
 //! has no other use.
 
+#[cfg(feature = "azure")]
+mod azure;
 mod client;
 mod credentials;
+#[cfg(feature = "gcs")]
+mod gcs;
 mod http;
 mod listing;
 mod objects;
@@ -13,12 +17,13 @@ mod open;
 mod policy;
 mod raw;
 mod remove;
+#[cfg(feature = "s3")]
+mod s3;
 
 use std::time::Duration;
 
 pub use self::objects::BucketObjects;
-pub use self::open::S3Options;
-pub use self::policy::{Role, policy};
+pub use self::policy::policy;
 pub(crate) use self::raw::{Raw, RawAnswer};
 
 use crate::clock::Env;

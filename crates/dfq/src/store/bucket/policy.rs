@@ -8,21 +8,10 @@
 
 use serde_json::{Value, json};
 
-use crate::config::{BucketAddress, Cloud};
+use crate::address::{BucketAddress, Cloud};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{LEASE, PENDING, SCHEDULED, SETTINGS, TASK, TMP, WORKERS, outcome_dir};
-use crate::model::Outcome;
-
-/// What somebody is to do with a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Makes the queue if it is not there, and pushes.
-    Producer,
-    /// Claims tasks and finishes them.
-    Worker,
-    /// Looks, and changes nothing.
-    Viewer,
-}
+use crate::model::{Outcome, Role};
 
 /// The policy for a role on a queue, to be attached to whoever plays it.
 pub fn policy(address: &BucketAddress, role: Role) -> Result<Value> {

@@ -4,7 +4,8 @@ use super::*;
 use crate::clock::Env;
 use crate::meter::Meter;
 use crate::model::NewTask;
-use crate::queue::{OpenOptions, TreeQueue};
+use crate::options::OpenOptions;
+use crate::queue::TreeQueue;
 use crate::store::memory::Memory;
 
 /// A worker on a queue with one task, which its handler gives back at once.

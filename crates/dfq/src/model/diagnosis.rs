@@ -1,9 +1,7 @@
-//! The verdict as it stays with the store, in `doctor.json`: for the processes that come later.
+//! What the doctor found, as it stays with the store in `doctor.json`: for the processes that come later.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-
-use crate::error::{Error, Result};
 
 /// How far a store can be trusted, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -30,7 +28,7 @@ impl Verdict {
 
 /// What is remembered of an examination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remembered {
+pub struct Diagnosis {
     /// The verdict.
     pub verdict: Verdict,
     /// Why it is not better.
@@ -47,19 +45,4 @@ pub struct Remembered {
     /// With which dfq.
     #[serde(default)]
     pub version: String,
-}
-
-impl Remembered {
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        serde_json::from_slice(bytes).map_err(|error| {
-            Error::damaged(format!("the doctor's verdict cannot be read: {error}"))
-        })
-    }
-
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        // A struct of texts and a time always has a JSON form.
-        let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
-        bytes.push(b'\n');
-        bytes
-    }
 }

@@ -1,14 +1,19 @@
 //! Where a queue is, as people write it.
 //!
 //! Invariant: an address that was read can be printed and read again, and names the same place; what
-//! cannot be a place is refused here, with a sentence, before anything is asked of a store.
+//! cannot be a place is refused here, with a sentence, before anything is asked of a store. Nothing here knows
+//! a store: whether this build can open an address is for [`open`](crate::open) to say.
+
+mod bucket;
+mod sqs;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::sqs::SqsAddress;
+pub use self::bucket::{BucketAddress, Cloud};
+pub use self::sqs::SqsAddress;
+use crate::error::{Error, Result};
 
 /// Where a queue is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,49 +22,16 @@ pub enum Address {
     Directory(PathBuf),
     /// A bucket, or a part of one.
     Bucket(BucketAddress),
-    /// This process's own memory, under a name.
-    Memory(String),
     /// An SQS queue, by its name or its URL.
     Sqs(SqsAddress),
+    /// Any other place. The provider of the scheme knows what the rest means.
+    Other {
+        /// What stands before `://`, such as `memory`.
+        scheme: String,
+        /// What stands after it.
+        rest: String,
+    },
 }
-
-/// A bucket, or a part of one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BucketAddress {
-    /// Whose protocol it speaks.
-    pub cloud: Cloud,
-    /// The bucket; Azure calls it a container.
-    pub bucket: String,
-    /// What all keys of the queue begin with, without a slash at either end; may be empty.
-    pub prefix: String,
-}
-
-/// Who speaks to a bucket how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cloud {
-    /// Amazon S3, and all that speak its protocol.
-    S3,
-    /// Google Cloud Storage.
-    Google,
-    /// Azure Blob Storage.
-    Azure,
-}
-
-impl Cloud {
-    const ALL: [Self; 3] = [Self::S3, Self::Google, Self::Azure];
-
-    /// What its addresses begin with.
-    pub fn scheme(self) -> &'static str {
-        match self {
-            Self::S3 => "s3",
-            Self::Google => "gs",
-            Self::Azure => "az",
-        }
-    }
-}
-
-/// Keys may have 1,024 bytes, and what we put below a prefix takes up to 300.
-const MAX_PREFIX_BYTES: usize = 700;
 
 /// Names below which people write an address with two slashes; with fewer it would be a directory.
 const SCHEMES: [&str; 6] = ["file", "s3", "gs", "az", "sqs", "memory"];
@@ -98,17 +70,9 @@ impl Address {
             "file" => Err(Error::invalid(format!(
                 "'{text}' names a host; a file address has three slashes, as file:///data/jobs"
             ))),
-            "memory" if !rest.is_empty() => Ok(Self::Memory(rest.to_owned())),
-            "memory" => Err(Error::invalid("'memory://' needs a name, as memory://jobs")),
             "sqs" => SqsAddress::parse(text).map(Self::Sqs),
             "http" | "https" => Self::sqs_url(text, rest),
-            _ => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "this dfq cannot use {scheme}:// addresses; a queue is a path, or begins with \
-                     s3://, gs://, az://, sqs:// or file://"
-                ),
-            )),
+            _ => Ok(Self::Other { scheme: scheme.to_owned(), rest: rest.to_owned() }),
         }
     }
 
@@ -129,59 +93,13 @@ impl Address {
     }
 }
 
-impl BucketAddress {
-    fn parse(cloud: Cloud, text: &str, rest: &str) -> Result<Self> {
-        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-        let wrong = |why: &str| Err(Error::invalid(format!("'{text}' is no bucket: {why}")));
-        if bucket.is_empty() {
-            return wrong(&format!(
-                "its name is missing, as in {}://bucket/prefix",
-                cloud.scheme()
-            ));
-        }
-        let is_letter = |b: u8| b.is_ascii_alphanumeric() || b"-._$".contains(&b);
-        if bucket.len() > 255 || !bucket.bytes().all(is_letter) {
-            return wrong("a bucket's name has letters, digits, dots and hyphens only");
-        }
-        let prefix = prefix.trim_end_matches('/');
-        if prefix.len() > MAX_PREFIX_BYTES {
-            return wrong(&format!("what follows its name has more than {MAX_PREFIX_BYTES} bytes"));
-        }
-        if prefix.chars().any(char::is_control) {
-            return wrong("there is a control character in it");
-        }
-        match prefix.split('/').find(|part| matches!(*part, "" | "." | "..")) {
-            Some("") if !prefix.is_empty() => wrong("there are two slashes in a row in it"),
-            Some(dots @ ("." | "..")) => wrong(&format!("'{dots}' leads nowhere in a bucket")),
-            _ => Ok(Self { cloud, bucket: bucket.to_owned(), prefix: prefix.to_owned() }),
-        }
-    }
-
-    /// What lies further below.
-    #[must_use]
-    pub fn below(&self, path: &str) -> Self {
-        let prefix = match self.prefix.as_str() {
-            "" => path.to_owned(),
-            prefix => format!("{prefix}/{path}"),
-        };
-        Self { prefix, ..self.clone() }
-    }
-}
-
-impl fmt::Display for BucketAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.cloud.scheme(), self.bucket)?;
-        if self.prefix.is_empty() { Ok(()) } else { write!(f, "/{}", self.prefix) }
-    }
-}
-
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory(path) => write!(f, "{}", path.display()),
             Self::Bucket(bucket) => bucket.fmt(f),
-            Self::Memory(name) => write!(f, "memory://{name}"),
             Self::Sqs(queue) => queue.fmt(f),
+            Self::Other { scheme, rest } => write!(f, "{scheme}://{rest}"),
         }
     }
 }

@@ -10,7 +10,7 @@ const MAX_NAME: usize = 80;
 /// A queue in SQS.
 ///
 /// ```
-/// use dfq::sqs::SqsAddress;
+/// use dfq::address::SqsAddress;
 /// let by_name = SqsAddress::parse("sqs://jobs.fifo")?;
 /// assert_eq!(by_name, SqsAddress::Name("jobs.fifo".into()));
 /// assert_eq!(by_name.to_string(), "sqs://jobs.fifo");
@@ -61,7 +61,7 @@ impl SqsAddress {
     }
 
     /// Endpoint and region, as far as a URL tells them.
-    pub(super) fn place(&self) -> (Option<String>, Option<String>) {
+    pub(crate) fn place(&self) -> (Option<String>, Option<String>) {
         let Self::Url(url) = self else { return (None, None) };
         let Some((scheme, rest)) = url.split_once("://") else { return (None, None) };
         let host = rest.split('/').next().unwrap_or_default();

@@ -1,0 +1,49 @@
+//! Queues in directories.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{Provider, folders_of, on_tree};
+use crate::address::Address;
+use crate::error::{Error, Result};
+use crate::options::OpenOptions;
+use crate::queue::Queue;
+use crate::store::fs::Filesystem;
+
+pub(super) struct Directory;
+
+fn path(address: &Address) -> Result<&Path> {
+    match address {
+        Address::Directory(path) => Ok(path),
+        elsewhere => Err(Error::invalid(format!("{elsewhere} is not a directory"))),
+    }
+}
+
+#[async_trait]
+impl Provider for Directory {
+    fn knows(&self, address: &Address) -> bool {
+        path(address).is_ok()
+    }
+
+    async fn open(&self, address: &Address, options: OpenOptions) -> Result<Arc<dyn Queue>> {
+        let (path, env) = (path(address)?, options.env.clone());
+        let tree = match options.create {
+            Some(_) => Filesystem::create(path, env)?,
+            None => Filesystem::open(path, env)?,
+        };
+        on_tree(tree, options).await
+    }
+
+    async fn folders(
+        &self,
+        address: &Address,
+        options: &OpenOptions,
+    ) -> Result<Vec<(String, Address)>> {
+        let path = path(address)?;
+        let folders = folders_of(&Filesystem::open(path, options.env.clone())?).await?;
+        let below = |name: &String| Address::Directory(path.join(name));
+        Ok(folders.into_iter().map(|name| (name.clone(), below(&name))).collect())
+    }
+}

@@ -1,0 +1,124 @@
+//! The kinds of places where queues can be, and how each is opened.
+//!
+//! Invariant: [`PROVIDERS`] is the only list of them. A provider stands in a file of its own and on one line
+//! there; without its Cargo feature it is left out, and its addresses are answered by a sentence that says so.
+
+#[cfg(feature = "bucket")]
+mod bucket;
+mod directory;
+mod memory;
+#[cfg(feature = "sqs")]
+mod sqs;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::address::{Address, Cloud};
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout;
+use crate::options::OpenOptions;
+use crate::queue::{Queue, TreeQueue};
+use crate::store::{EntryKind, Tree};
+
+/// Opens queues in one kind of place.
+#[async_trait]
+trait Provider: Sync {
+    /// Whether it is for addresses of this kind.
+    fn knows(&self, address: &Address) -> bool;
+
+    /// Opens the queue at an address that it knows; makes it first if the options say so.
+    async fn open(&self, address: &Address, options: OpenOptions) -> Result<Arc<dyn Queue>>;
+
+    /// The folders right below an address, by their names and addresses.
+    async fn folders(
+        &self,
+        address: &Address,
+        _options: &OpenOptions,
+    ) -> Result<Vec<(String, Address)>> {
+        let message = format!("what is below {address} cannot be listed");
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+}
+
+const PROVIDERS: &[&dyn Provider] = &[
+    &directory::Directory,
+    &memory::InMemory,
+    #[cfg(feature = "bucket")]
+    &bucket::InBucket,
+    #[cfg(feature = "sqs")]
+    &sqs::InSqs,
+];
+
+pub(crate) async fn open(address: &Address, options: OpenOptions) -> Result<Arc<dyn Queue>> {
+    of(address)?.open(address, options).await
+}
+
+pub(crate) async fn queues_below(
+    address: &Address,
+    options: &OpenOptions,
+) -> Result<Vec<(String, Address)>> {
+    let mut queues = Vec::new();
+    for (folder, below) in of(address)?.folders(address, options).await? {
+        let existing = OpenOptions { create: None, ..options.clone() };
+        match open(&below, existing).await {
+            Ok(_) => queues.push((layout::decode_segment(&folder).unwrap_or(folder), below)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(queues)
+}
+
+fn of(address: &Address) -> Result<&'static dyn Provider> {
+    let provider = PROVIDERS.iter().find(|provider| provider.knows(address));
+    provider.copied().ok_or_else(|| {
+        let why = match (address, feature_for(address)) {
+            (_, Some(feature)) => {
+                format!("{address}: this program was built without dfq's feature '{feature}'")
+            }
+            (Address::Other { scheme, .. }, None) => format!(
+                "this dfq cannot use {scheme}:// addresses; a queue is a path, or begins with \
+                 s3://, gs://, az://, sqs:// or file://"
+            ),
+            (_, None) => format!("{address} cannot be used"),
+        };
+        Error::new(ErrorKind::Unsupported, why)
+    })
+}
+
+/// The Cargo feature that brings the provider of an address.
+fn feature_for(address: &Address) -> Option<&'static str> {
+    match address {
+        Address::Bucket(bucket) => Some(match bucket.cloud {
+            Cloud::S3 => "s3",
+            Cloud::Google => "gcs",
+            Cloud::Azure => "azure",
+        }),
+        Address::Sqs(_) => Some("sqs"),
+        Address::Directory(_) | Address::Other { .. } => None,
+    }
+}
+
+/// A queue on a tree.
+async fn on_tree<T: Tree>(tree: T, options: OpenOptions) -> Result<Arc<dyn Queue>> {
+    Ok(Arc::new(TreeQueue::open(tree, options).await?))
+}
+
+/// The names of the folders at the root of a tree.
+async fn folders_of<T: Tree>(tree: &T) -> Result<Vec<String>> {
+    let (mut from, mut folders) = (None, Vec::new());
+    loop {
+        let page = tree.list(".", from, 1000).await?;
+        let entries = page.entries.into_iter().filter(|entry| entry.kind == EntryKind::Folder);
+        folders.extend(entries.map(|entry| entry.name));
+        from = page.next;
+        if from.is_none() {
+            folders.sort_unstable();
+            return Ok(folders);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+use super::*;
+
+fn refused(address: &str) -> Error {
+    let address: Address = address.parse().unwrap();
+    of(&address).err().unwrap_or_else(|| panic!("{address} has a provider"))
+}
+
+#[test]
+fn a_scheme_that_nobody_knows_is_answered_with_those_that_are_known() {
+    let error = refused("ftp://host/x");
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("ftp://") && error.to_string().contains("s3://"), "{error}");
+}
+
+#[test]
+fn what_was_left_out_of_the_build_says_which_feature_brings_it() {
+    let features = [
+        ("s3://b/q", "s3", cfg!(feature = "s3")),
+        ("gs://b/q", "gcs", cfg!(feature = "gcs")),
+        ("az://b/q", "azure", cfg!(feature = "azure")),
+        ("sqs://jobs", "sqs", cfg!(feature = "sqs")),
+    ];
+    for (address, feature, built) in features {
+        let provider = of(&address.parse().unwrap());
+        assert_eq!(provider.is_ok(), built, "{address}");
+        if let Err(error) = provider {
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains(&format!("feature '{feature}'")), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_needs_no_feature_opens() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = OpenOptions::create;
+    let queue = open(&Address::from(dir.path()), options()).await.unwrap();
+    assert_eq!(queue.address(), dir.path().to_str().unwrap());
+    let memory = open(&"memory://provider".parse().unwrap(), options()).await.unwrap();
+    assert_eq!(memory.address(), "memory://provider");
+    let nameless = open(&"memory://".parse().unwrap(), options()).await.err().unwrap();
+    assert_eq!(nameless.kind(), ErrorKind::Invalid);
+    let below = queues_below(&"memory://provider".parse().unwrap(), &options()).await;
+    assert_eq!(below.unwrap_err().kind(), ErrorKind::Unsupported);
+}
