@@ -6,7 +6,7 @@ for line in sys.stdin:  # one task on each line: id, attempt, fence, receipt, qu
     try:
         if job["id"] == "bad":
             raise ValueError("nothing can be done about this one")
-        verdict = {"ok": True}
+        answer = {"ok": True}
     except ValueError as error:  # hopeless; for what may pass: {"retry": "why", "delay": "5m"}
-        verdict = {"fail": str(error)}
-    print(json.dumps(verdict | {"id": job["id"]}), flush=True)
+        answer = {"fail": str(error)}
+    print(json.dumps(answer | {"id": job["id"]}), flush=True)

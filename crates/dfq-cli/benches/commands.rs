@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use dfq::worker::{Job, Until, Verdict, Worker};
+use dfq::worker::{Job, TaskResult, Until, Worker};
 use dfq::{NewTask, OpenOptions};
 
 const JOBS: usize = 8;
@@ -94,8 +94,8 @@ fn list(command: &[&str], tasks: usize) -> f64 {
 }
 
 fn fill(dir: &Path, tasks: usize) -> tempfile::TempDir {
-    let place = tempfile::tempdir_in(dir).unwrap();
-    let queue = place.path().join("q");
+    let folder = tempfile::tempdir_in(dir).unwrap();
+    let queue = folder.path().join("q");
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let queue = dfq::open(queue, OpenOptions::create()).await.unwrap();
@@ -104,16 +104,16 @@ fn fill(dir: &Path, tasks: usize) -> tempfile::TempDir {
             answer.unwrap();
         }
     });
-    place
+    folder
 }
 
 fn work(dir: &Path, tasks: usize, more: &[&str]) -> f64 {
-    let place = fill(dir, tasks);
+    let folder = fill(dir, tasks);
     let began = Instant::now();
     let status = Command::new(env!("CARGO_BIN_EXE_dfq"))
         .args(["work", "-q", "./q", "-j8", "--drain"])
         .args(more)
-        .current_dir(place.path())
+        .current_dir(folder.path())
         .status()
         .unwrap();
     assert!(status.success());
@@ -121,12 +121,12 @@ fn work(dir: &Path, tasks: usize, more: &[&str]) -> f64 {
 }
 
 fn library(dir: &Path, tasks: usize) -> f64 {
-    let place = fill(dir, tasks);
+    let folder = fill(dir, tasks);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let began = Instant::now();
     let report = runtime.block_on(async {
-        let queue = dfq::open(place.path().join("q"), OpenOptions::existing()).await.unwrap();
-        let handler = |_: Job| async { Verdict::Ack };
+        let queue = dfq::open(folder.path().join("q"), OpenOptions::existing()).await.unwrap();
+        let handler = |_: Job| async { TaskResult::Ack };
         Worker::new(Arc::clone(&queue), handler)
             .concurrency(JOBS)
             .until(Until::Drained)

@@ -54,14 +54,14 @@ pub(crate) async fn found(
 ) -> Result<Vec<TaskId>> {
     let limit = limit.unwrap_or(usize::MAX);
     let mut ids = Vec::new();
-    let mut looked = Looked::default();
+    let mut search = SearchProgress::default();
     // A scheduled task may come due while we look, and then stands in two places.
     let mut scheduled = HashSet::new();
     for place in places {
         let mut cursor = Some(ListCursor::at(*place));
         while let Some(from) = cursor.take().filter(|from| from.place() == *place) {
             let page = queue.list(Some(from)).await?;
-            looked.add(page.tasks.len(), ids.len());
+            search.add(page.tasks.len(), ids.len());
             for view in page.tasks.iter().filter(|view| matches(view)) {
                 if ids.len() >= limit {
                     return Ok(ids);
@@ -92,12 +92,12 @@ async fn is_last_life(queue: &dyn Queue, view: &TaskView) -> Result<bool> {
 
 /// Shows on a terminal that a long search goes on.
 #[derive(Default)]
-struct Looked {
+struct SearchProgress {
     tasks: u64,
     bar: Option<ProgressBar>,
 }
 
-impl Looked {
+impl SearchProgress {
     fn add(&mut self, tasks: usize, found: usize) {
         self.tasks += tasks as u64;
         if self.tasks > PATIENCE {
@@ -108,7 +108,7 @@ impl Looked {
     }
 }
 
-impl Drop for Looked {
+impl Drop for SearchProgress {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -172,11 +172,11 @@ struct Tally {
 }
 
 impl Job<'_> {
-    /// Does it: `look` says whether it could be done to a task as it is, `act` does it to a batch.
+    /// Does it: `check_state` says whether it could be done to a task as it is, `act` does it to a batch.
     pub(crate) async fn run(
         &self,
         ids: Vec<TaskId>,
-        look: impl Fn(&TaskView) -> dfq::Result<()>,
+        check_state: impl Fn(&TaskView) -> dfq::Result<()>,
         act: impl AsyncFn(Vec<TaskId>) -> Vec<dfq::Result<Told>>,
     ) -> Result<Answer> {
         if ids.is_empty() {
@@ -184,7 +184,7 @@ impl Job<'_> {
             return Ok(Answer::Yes);
         }
         if self.careful.dry_run {
-            return self.rehearse(ids, look).await;
+            return self.rehearse(ids, check_state).await;
         }
         if !self.named {
             let (verb, number) =
@@ -202,7 +202,7 @@ impl Job<'_> {
     async fn rehearse(
         &self,
         ids: Vec<TaskId>,
-        look: impl Fn(&TaskView) -> dfq::Result<()>,
+        check_state: impl Fn(&TaskView) -> dfq::Result<()>,
     ) -> Result<Answer> {
         let mut tally = Tally::default();
         for id in ids {
@@ -213,7 +213,7 @@ impl Job<'_> {
                         let message = format!("there is no task '{id}'");
                         Err(dfq::Error::new(ErrorKind::NotFound, message))
                     }
-                    Some(view) => look(&view),
+                    Some(view) => check_state(&view),
                 },
             };
             let told = possible.map(|()| Told {

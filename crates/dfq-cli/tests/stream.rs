@@ -46,7 +46,7 @@ fn many_tasks_few_processes() {
 }
 
 #[test]
-fn verdicts() {
+fn answers() {
     let desk = desk(&["good", "bad", "retry", "release"]);
     let body = r#"case $id in
         good) echo '{"ok":true}' ;;
@@ -82,13 +82,13 @@ fn a_child_that_dies_loses_only_the_task_it_had() {
 #[test]
 fn nonsense_is_no_verdict() {
     for (answer, why) in [
-        ("hello", "no verdict"),
-        (r#"{"ok":1}"#, "no verdict"),
+        ("hello", "not a valid answer"),
+        (r#"{"ok":1}"#, "not a valid answer"),
         (r#"{"ok":false}"#, "one of ok"),
         (r#"{"ok":true,"fail":"x"}"#, "one of ok"),
         (r#"{"retry":"x","delay":"soon"}"#, "no length of time"),
-        (r#"{"done":true}"#, "no verdict"),
-        ("", "no verdict"),
+        (r#"{"done":true}"#, "not a valid answer"),
+        ("", "not a valid answer"),
         (r#"{"ok":true,"id":"b"}"#, "asked about"),
     ] {
         let desk = desk(&["a", "b"]);
@@ -103,7 +103,7 @@ fn nonsense_is_no_verdict() {
 }
 
 #[test]
-fn words_that_nobody_asked_for_are_not_taken_for_a_verdict() {
+fn words_that_nobody_asked_for_are_not_taken_for_an_answer() {
     let desk = desk(&["a", "b", "c", "d"]);
     // Every second answer is one too many, and would complete a task that was never done. Both come in
     // one write, which a shell's own commands do not promise: the second is there when the first is.

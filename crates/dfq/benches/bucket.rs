@@ -93,9 +93,9 @@ async fn bare(server: &Server, plan: &Plan, round: usize) -> f64 {
                 let records =
                     ["completed", "failed"].map(|to| format!("{to}/{:02x}/{n}.json", n % 256));
                 let slot = tree.open(&folder(n)).await.unwrap().unwrap();
-                let draft = tree.draft(b"{\"worker_id\":\"bare\"}").await.unwrap();
-                tree.create_lease(&slot, 1, &draft).await.unwrap();
-                tree.look(&slot, None, &records).await.unwrap();
+                let prepared = tree.prepare_lease(b"{\"worker_id\":\"bare\"}").await.unwrap();
+                tree.create_lease(&slot, 1, &prepared).await.unwrap();
+                tree.read_task(&slot, None, &records).await.unwrap();
                 let record = (records[0].clone(), b"{\"n\":1}".to_vec());
                 tree.commit(&[record], true).await.pop().unwrap().unwrap();
                 tree.discard(vec![(&slot, vec![1])]).await;

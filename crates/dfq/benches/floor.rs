@@ -20,7 +20,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use support::{Verdict, compare, filesystem, processes, scale};
+use support::{Targets, compare, filesystem, processes, scale};
 
 enum Mode {
     Compare,
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let mut verdict = Verdict::default();
+    let mut targets = Targets::default();
     for dir in &options.dirs {
         println!("{}: {}", dir.display(), filesystem(dir));
     }
@@ -103,16 +103,16 @@ fn main() -> ExitCode {
         match options.mode {
             Mode::Compare => {
                 let Options { tasks, batches, rounds, .. } = &options;
-                compare::run(dir.path(), *tasks, batches, *rounds, &mut verdict);
+                compare::run(dir.path(), *tasks, batches, *rounds, &mut targets);
             }
-            Mode::Scale(n) => scale::run(dir.path(), n, &mut verdict),
+            Mode::Scale(n) => scale::run(dir.path(), n, &mut targets),
             Mode::Processes => {
-                processes::run(dir.path(), options.tasks, options.rounds, &mut verdict)
+                processes::run(dir.path(), options.tasks, options.rounds, &mut targets)
             }
         }
     }
-    for missed in verdict.missed() {
+    for missed in targets.missed() {
         eprintln!("missed: {missed}");
     }
-    ExitCode::from(u8::from(options.check && !verdict.missed().is_empty()))
+    ExitCode::from(u8::from(options.check && !targets.missed().is_empty()))
 }

@@ -14,17 +14,17 @@ use std::time::Duration;
 
 use dfq::config::Config;
 use dfq::queue::Detail;
-use dfq::worker::{Job, Until, Verdict, Worker};
+use dfq::worker::{Job, TaskResult, Until, Worker};
 use dfq::{NewTask, OpenOptions};
 
 /// The first task is hopeless, the second succeeds when it is tried again.
-async fn handle(job: Job) -> Verdict {
+async fn handle(job: Job) -> TaskResult {
     match job.delivery.payload.integer_member("n") {
-        Some(0) => Verdict::Fail { reason: "hopeless".to_owned() },
+        Some(0) => TaskResult::Fail { reason: "hopeless".to_owned() },
         Some(1) if job.delivery.attempt == 1 => {
-            Verdict::Retry { error: "not yet".to_owned(), delay: Some(Duration::from_secs(1)) }
+            TaskResult::Retry { error: "not yet".to_owned(), delay: Some(Duration::from_secs(1)) }
         }
-        _ => Verdict::Ack,
+        _ => TaskResult::Ack,
     }
 }
 

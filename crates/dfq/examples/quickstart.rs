@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use dfq::queue::{Detail, TaskState};
-use dfq::worker::{Job, Until, Verdict, Worker};
+use dfq::worker::{Job, TaskResult, Until, Worker};
 use dfq::{NewTask, OpenOptions, Pushed, TaskId};
 
 #[tokio::main]
@@ -28,12 +28,12 @@ async fn main() -> dfq::Result<()> {
     // Work on them, four at a time. Page 13 is hopeless, page 7 fails once.
     let handler = |job: Job| async move {
         match job.delivery.payload.integer_member("n") {
-            Some(13) => Verdict::Fail { reason: "unlucky".to_owned() },
+            Some(13) => TaskResult::Fail { reason: "unlucky".to_owned() },
             Some(7) if job.delivery.attempt == 1 => {
                 let delay = Some(Duration::from_millis(100));
-                Verdict::Retry { error: "try again".to_owned(), delay }
+                TaskResult::Retry { error: "try again".to_owned(), delay }
             }
-            _ => Verdict::Ack,
+            _ => TaskResult::Ack,
         }
     };
     let worker = Worker::new(queue.clone(), handler).concurrency(4).until(Until::Drained);

@@ -4,23 +4,23 @@
 
 use std::time::Duration;
 
-use dfq::worker::{Job, Until, Verdict, Worker};
+use dfq::worker::{Job, TaskResult, Until, Worker};
 use dfq::{Env, OpenOptions};
 
 /// What is done for each task. Some pages are flaky, some do not exist.
-async fn fetch(job: Job) -> Verdict {
+async fn fetch(job: Job) -> TaskResult {
     let Ok(payload) = job.delivery.payload.parse::<serde_json::Value>() else {
-        return Verdict::Fail { reason: "not a page".to_owned() };
+        return TaskResult::Fail { reason: "not a page".to_owned() };
     };
     let url = payload["url"].as_str().unwrap_or_default();
     if url.ends_with('7') && job.delivery.attempt == 1 {
         let delay = Some(Duration::from_millis(200));
-        return Verdict::Retry { error: format!("{url}: HTTP 503"), delay };
+        return TaskResult::Retry { error: format!("{url}: HTTP 503"), delay };
     }
     if url.ends_with("13") {
-        return Verdict::Fail { reason: format!("{url}: HTTP 404") };
+        return TaskResult::Fail { reason: format!("{url}: HTTP 404") };
     }
-    Verdict::Ack
+    TaskResult::Ack
 }
 
 #[tokio::main]

@@ -72,7 +72,7 @@ pub struct Transfer {
     /// Told of already, and not tried again.
     refused: HashSet<TaskId>,
     /// Something has arrived and could not be ended where it was.
-    unsettled: bool,
+    in_both_queues: bool,
 }
 
 /// What came of it.
@@ -120,8 +120,8 @@ impl Transfer {
         let (report, refused) = (Report::default(), HashSet::new());
         let lease = Duration::from_secs(60);
         let stop = CancellationToken::new();
-        let (again, unsettled) = (false, false);
-        Ok(Self { from, to, mode, env, again, lease, stop, report, refused, unsettled })
+        let (again, in_both_queues) = (false, false);
+        Ok(Self { from, to, mode, env, again, lease, stop, report, refused, in_both_queues })
     }
 
     /// Starts the next life of a task where the other queue has finished one of the same id. Otherwise
@@ -248,7 +248,7 @@ impl Transfer {
                 // the other queue knows it.
                 Err(error) => {
                     tracing::warn!(id = %parcel.id, %error, "a task may be in both queues");
-                    self.unsettled = true;
+                    self.in_both_queues = true;
                 }
             }
         }

@@ -98,8 +98,11 @@ impl Prefix {
         let mark = b"going".to_vec();
         let written = bucket.update(path, &|_| Some(mark.clone())).await.unwrap();
         assert_eq!(written, Updated::Written(mark.clone()));
-        assert!(!bucket.take_away(path, &mark, Duration::ZERO).await.unwrap(), "too late");
-        assert!(bucket.take_away(path, &mark, Duration::MAX).await.unwrap());
+        assert!(
+            !bucket.remove_if_unchanged(path, &mark, Duration::ZERO).await.unwrap(),
+            "too late"
+        );
+        assert!(bucket.remove_if_unchanged(path, &mark, Duration::MAX).await.unwrap());
         assert_eq!(bucket.update(path, &|_| None).await.unwrap(), Updated::Missing);
     }
 }

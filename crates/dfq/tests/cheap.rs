@@ -11,7 +11,7 @@ use dfq::model::{Durability, Layout};
 use dfq::store::fs::RealSys;
 use dfq::store::fs::fault::FaultSys;
 use dfq::{Nack, PollRequest, Queue, Settings};
-use support::{Place, ack_all, poll, task};
+use support::{Site, ack_all, poll, task};
 
 fn relaxed() -> Settings {
     Settings { durability: Durability::Relaxed, ..Settings::default() }
@@ -33,8 +33,8 @@ async fn calls<R>(sys: &FaultSys<RealSys>, verb: impl Future<Output = R>) -> (us
 /// In backoff, a task is looked at once by each process, however often it polls.
 #[tokio::test]
 async fn backoffs_are_paid_for_once() {
-    let place = Place::new();
-    let (queue, _) = place.faulty(relaxed()).await;
+    let site = Site::new();
+    let (queue, _) = site.faulty(relaxed()).await;
     push_many(&*queue, "t", 400).await;
     let held = queue.poll(PollRequest::new(400)).await.unwrap().deliveries;
     let nack =
@@ -44,7 +44,7 @@ async fn backoffs_are_paid_for_once() {
     }
     // So that folders are no longer taken for changing.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let (other, sys) = place.faulty(relaxed()).await;
+    let (other, sys) = site.faulty(relaxed()).await;
     let (first, got) = calls(&sys, poll(&*other)).await;
     assert!(got.is_empty() && first > 400 * 4, "{first} calls");
     // The second lists the shards once more and learns that everything there rests.
@@ -58,8 +58,8 @@ async fn backoffs_are_paid_for_once() {
 /// The calls of a claim do not depend on how many other tasks there are, in whatever state.
 #[tokio::test]
 async fn a_claim_makes_the_same_calls_in_a_large_queue() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(relaxed()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(relaxed()).await;
     let mut costs = Vec::new();
     for round in 0..4 {
         // Ten times as many in each round: done, scheduled, and left to do.
@@ -90,8 +90,8 @@ async fn a_claim_makes_the_same_calls_in_a_large_queue() {
 /// root for the whole poll.
 #[tokio::test]
 async fn a_first_claim_asks_for_nothing_that_it_need_not_know() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(Settings { layout: Layout::Flat, ..relaxed() }).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(Settings { layout: Layout::Flat, ..relaxed() }).await;
     push_many(&*queue, "t", 20).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     // The first lists, the second finds the root unchanged; a slow one may need a new lease file.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dfq::model::Outcome;
-use dfq::queue::{Detail, ListCursor, Place, Purge, Taken};
+use dfq::queue::{Detail, ListCursor, MoveClaim, Place, Purge};
 use dfq::store::fs::fault::Fault;
 use dfq::{
     Nack, NewTask, OpenOptions, PollRequest, Queue, Receipt, Release, Result, Settings, TaskId,

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dfq::clock::{ManualClock, SystemChance};
-use dfq::worker::{Job, Report, Until, Verdict, Worker};
+use dfq::worker::{Job, Report, TaskResult, Until, Worker};
 use dfq::{Env, ErrorKind, Queue, Settings};
 use rustix::io::Errno;
-use support::{Place, id, poll, push};
+use support::{Site, id, poll, push};
 
 const LEASE: Duration = Duration::from_secs(600);
 
@@ -31,7 +31,7 @@ struct Told {
 }
 
 impl Told {
-    fn handler(&self) -> impl Fn(Job) -> futures::future::BoxFuture<'static, Verdict> + use<> {
+    fn handler(&self) -> impl Fn(Job) -> futures::future::BoxFuture<'static, TaskResult> + use<> {
         let told = self.clone();
         move |job: Job| {
             let told = told.clone();
@@ -54,11 +54,11 @@ impl Told {
 /// As on a mount whose server is gone: the call that renews the lease does not come back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_file_call_that_hangs_does_not_stretch_a_lease() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(settings()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(settings()).await;
     push(&*queue, "a").await;
     let told = Told::default();
-    let worker = Worker::new(queue.clone(), told.handler()).env(place.env()).cleanup(LEASE);
+    let worker = Worker::new(queue.clone(), told.handler()).env(site.env()).cleanup(LEASE);
     let stopper = worker.stopper();
     let running = tokio::spawn(worker.run());
     told.started.notified().await;
@@ -68,14 +68,14 @@ async fn a_file_call_that_hangs_does_not_stretch_a_lease() {
         hung.send(()).unwrap();
         let _ = healed.recv();
     });
-    place.pass(queue.heartbeat_every(LEASE));
+    site.pass(queue.heartbeat_every(LEASE));
     tokio::task::spawn_blocking(move || hangs.recv()).await.unwrap().unwrap();
     assert!(told.told.lock().unwrap().is_empty(), "its lease still holds");
-    place.pass(LEASE);
+    site.pass(LEASE);
     told.until_told("a").await;
     drop(heal);
     stopper.stop_now();
-    place.pass(LEASE);
+    site.pass(LEASE);
     assert_eq!(running.await.unwrap().unwrap().completed, 0);
 }
 
@@ -83,12 +83,12 @@ async fn a_file_call_that_hangs_does_not_stretch_a_lease() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_handler_is_told_soon_that_its_task_was_taken_away() {
     for unlock in [false, true] {
-        let place = Place::new();
-        let (queue, _) = place.faulty(settings()).await;
-        let (operator, _) = place.faulty(settings()).await;
+        let site = Site::new();
+        let (queue, _) = site.faulty(settings()).await;
+        let (operator, _) = site.faulty(settings()).await;
         push(&*queue, "a").await;
         let told = Told::default();
-        let worker = Worker::new(queue.clone(), told.handler()).env(place.env());
+        let worker = Worker::new(queue.clone(), told.handler()).env(site.env());
         let stopper = worker.stopper();
         let running = tokio::spawn(worker.run());
         told.started.notified().await;
@@ -101,7 +101,7 @@ async fn a_handler_is_told_soon_that_its_task_was_taken_away() {
         }
         // Two looks, and far less than what is between two heartbeats.
         for _ in 0..2 {
-            place.pass(Duration::from_secs(5));
+            site.pass(Duration::from_secs(5));
         }
         told.until_told("a").await;
         stopper.stop_now();
@@ -113,14 +113,14 @@ async fn a_handler_is_told_soon_that_its_task_was_taken_away() {
 #[tokio::test]
 async fn a_full_disk_ends_a_worker_that_works_until_idle() {
     for until in [Until::Idle, Until::Drained] {
-        let place = Place::new();
-        let (queue, sys) = place.faulty(settings()).await;
+        let site = Site::new();
+        let (queue, sys) = site.faulty(settings()).await;
         push(&*queue, "a").await;
         sys.fill(true);
-        let handler = |_: Job| async { Verdict::Ack };
-        let running = tokio::spawn(Worker::new(queue, handler).env(place.env()).until(until).run());
+        let handler = |_: Job| async { TaskResult::Ack };
+        let running = tokio::spawn(Worker::new(queue, handler).env(site.env()).until(until).run());
         while !running.is_finished() {
-            place.pass(Duration::from_secs(10));
+            site.pass(Duration::from_secs(10));
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(running.await.unwrap().unwrap_err().kind(), ErrorKind::Full);
@@ -131,8 +131,8 @@ async fn a_full_disk_ends_a_worker_that_works_until_idle() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_store_that_hangs_does_not_keep_a_worker_from_ending() {
     for hard in [true, false] {
-        let place = Place::new();
-        let (queue, sys) = place.faulty(settings()).await;
+        let site = Site::new();
+        let (queue, sys) = site.faulty(settings()).await;
         let (heal, healed) = mpsc::channel::<()>();
         let (hung, hangs) = mpsc::channel();
         let hang = Arc::new(Mutex::new(Some((hung, healed))));
@@ -142,9 +142,9 @@ async fn a_store_that_hangs_does_not_keep_a_worker_from_ending() {
                 hung.send(()).unwrap();
                 let _ = healed.recv();
             });
-            async { Verdict::Ack }
+            async { TaskResult::Ack }
         };
-        let worker = Worker::new(queue.clone(), handler).env(place.env());
+        let worker = Worker::new(queue.clone(), handler).env(site.env());
         let stopper = worker.stopper();
         let running = tokio::spawn(worker.run());
         // Its record is written before anything hangs: that is not what should.
@@ -159,7 +159,7 @@ async fn a_store_that_hangs_does_not_keep_a_worker_from_ending() {
         }
         // Far less than its lease.
         for _ in 0..100 {
-            place.pass(Duration::from_secs(1));
+            site.pass(Duration::from_secs(1));
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let report = tokio::time::timeout(Duration::from_secs(60), running).await;
@@ -172,8 +172,8 @@ async fn a_store_that_hangs_does_not_keep_a_worker_from_ending() {
 /// While polls fail, time stands still, so no pause ever ends. What is done meanwhile is recorded all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn results_do_not_wait_for_a_poll_that_failed() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(settings()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(settings()).await;
     push(&*queue, "a").await;
     let (go_on, done) =
         (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
@@ -184,7 +184,7 @@ async fn results_do_not_wait_for_a_poll_that_failed() {
         async move {
             started.notify_one();
             waits.notified().await;
-            Verdict::Ack
+            TaskResult::Ack
         }
     };
     let frozen = Env::new(Arc::new(ManualClock::default()), Arc::new(SystemChance));
@@ -195,7 +195,7 @@ async fn results_do_not_wait_for_a_poll_that_failed() {
     told.started.notified().await;
     sys.arm(None);
     sys.refuse("tmp", Some(Errno::IO));
-    push(&*place.faulty(settings()).await.0, "b").await;
+    push(&*site.faulty(settings()).await.0, "b").await;
     while !sys.calls().iter().any(|call| call.contains("tmp")) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -213,27 +213,28 @@ async fn results_do_not_wait_for_a_poll_that_failed() {
 /// wait together: the first wait takes the others' leases along.
 #[tokio::test]
 async fn a_later_attempt_is_durable_before_it_is_handed_out() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(settings()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(settings()).await;
     for name in ["a", "b", "c"] {
         push(&*queue, name).await;
     }
-    let places = |calls: &[String], what: &str| -> Vec<usize> {
+    let positions = |calls: &[String], what: &str| -> Vec<usize> {
         (0..calls.len()).filter(|at| calls[*at].contains(what)).collect()
     };
     sys.arm(None);
     assert_eq!(poll(&*queue).await.len(), 3);
-    assert!(places(&sys.calls(), "sync .").is_empty());
-    place.pass(LEASE * 2);
-    let (other, sys) = place.faulty(settings()).await;
+    assert!(positions(&sys.calls(), "sync .").is_empty());
+    site.pass(LEASE * 2);
+    let (other, sys) = site.faulty(settings()).await;
     sys.arm(None);
     assert!(poll(&*other).await.iter().all(|held| held.attempt == 2));
-    let (syncs, leases) = (places(&sys.calls(), "sync ."), places(&sys.calls(), "lease.2.json"));
+    let (syncs, leases) =
+        (positions(&sys.calls(), "sync ."), positions(&sys.calls(), "lease.2.json"));
     assert_eq!((syncs.len(), leases.len()), (3, 3));
     assert!(leases.iter().max() < syncs.iter().min(), "{:#?}", sys.calls());
     // If that fails, nobody has it, and it can be had again.
-    place.pass(LEASE * 2);
-    let (third, sys) = place.faulty(settings()).await;
+    site.pass(LEASE * 2);
+    let (third, sys) = site.faulty(settings()).await;
     sys.refuse("sync .", Some(Errno::IO));
     assert!(third.poll(dfq::PollRequest::new(3)).await.is_err());
     sys.refuse("sync .", None);

@@ -10,25 +10,25 @@ use std::time::Duration;
 use dfq::queue::TaskState;
 use dfq::{Delivery, ErrorKind, PollRequest, Queue, Settings};
 use rustix::io::Errno;
-use support::{Place, ack_all, id, poll, push};
+use support::{Site, ack_all, id, poll, push};
 
 /// One bad file costs only itself, however bad: a socket, a file of a terabyte, a time in the year 9999.
 #[tokio::test]
 async fn what_cannot_be_read_is_left_alone() {
-    let place = Place::in_memory();
-    let queue = place.queue().await;
+    let site = Site::in_memory();
+    let queue = site.queue().await;
     for name in ["socket", "huge", "good"] {
         push(&*queue, name).await;
     }
     let file = |name: &str| {
         let view = futures::executor::block_on(queue.get(id(name))).unwrap().unwrap();
-        let shard = std::fs::read_dir(place.path("q/pending")).unwrap();
+        let shard = std::fs::read_dir(site.path("q/pending")).unwrap();
         let mut folders = shard.map(|shard| shard.unwrap().path().join(view.key.to_string()));
         folders.find(|folder| folder.exists()).unwrap().join("task.json")
     };
     let (socket, huge, good) = (file("socket"), file("huge"), file("good"));
     std::fs::remove_file(&socket).unwrap();
-    let short = place.path("s");
+    let short = site.path("s");
     let _socket = std::os::unix::net::UnixListener::bind(&short).unwrap();
     std::fs::rename(&short, &socket).unwrap();
     std::fs::File::options().write(true).open(&huge).unwrap().set_len(1 << 40).unwrap();
@@ -42,11 +42,11 @@ async fn what_cannot_be_read_is_left_alone() {
     // A filesystem on a disk may have put in the last time that it knows.
     let late = time();
     assert!(late == far || !shard.starts_with("/dev/shm"));
-    let other = place.queue().await;
+    let other = site.queue().await;
     let got = poll(&*other).await;
     assert_eq!(got.iter().map(|held| held.id().as_str()).collect::<Vec<_>>(), ["good"]);
     // Once more, now that they know the shard and all that is in it rests.
-    for queue in [&queue, &other, &place.queue().await] {
+    for queue in [&queue, &other, &site.queue().await] {
         assert!(poll(&**queue).await.is_empty() && time() == late);
     }
     assert!(huge.exists() && socket.exists(), "they stay where they are");
@@ -58,41 +58,41 @@ async fn what_cannot_be_read_is_left_alone() {
 #[tokio::test]
 async fn a_task_that_is_just_being_written_is_left_to_its_writer() {
     for begun in ["", "{\"id\": \"a\", \"x\""] {
-        let place = Place::new();
-        let (queue, _) = place.faulty(Settings::default()).await;
-        let folder = place.path("q/pending/ca/a");
+        let site = Site::new();
+        let (queue, _) = site.faulty(Settings::default()).await;
+        let folder = site.path("q/pending/ca/a");
         std::fs::create_dir_all(&folder).unwrap();
         let begun_only = |text: &str| std::fs::write(folder.join("task.json"), text).unwrap();
         assert!(poll(&*queue).await.is_empty());
         assert!(folder.exists(), "its folder was taken from under its writer");
         begun_only(begun);
         for _ in 0..3 {
-            assert!(poll(&*place.faulty(Settings::default()).await.0).await.is_empty());
+            assert!(poll(&*site.faulty(Settings::default()).await.0).await.is_empty());
         }
-        assert_eq!(place.read("pending/ca/a/task.json"), begun, "it was set aside too soon");
+        assert_eq!(site.read("pending/ca/a/task.json"), begun, "it was set aside too soon");
         begun_only("{\"id\": \"a\", \"x\": 1}");
-        place.pass(Duration::from_secs(61));
+        site.pass(Duration::from_secs(61));
         let got = poll(&*queue).await;
         assert_eq!((got.len(), got[0].earlier.failed, got[0].earlier.lost), (1, 0, 0));
     }
     // What nobody goes on with is seen to in time.
-    let place = Place::new();
-    let (queue, _) = place.faulty(Settings::default()).await;
-    std::fs::create_dir_all(place.path("q/pending/ca/a")).unwrap();
-    place.write("pending/3e/b/task.json", "{\"id\"");
+    let site = Site::new();
+    let (queue, _) = site.faulty(Settings::default()).await;
+    std::fs::create_dir_all(site.path("q/pending/ca/a")).unwrap();
+    site.write("pending/3e/b/task.json", "{\"id\"");
     assert!(poll(&*queue).await.is_empty());
-    place.pass(Duration::from_secs(120));
+    site.pass(Duration::from_secs(120));
     assert!(poll(&*queue).await.is_empty());
-    assert!(!place.exists("pending/ca/a") && !place.exists("pending/3e/b"));
+    assert!(!site.exists("pending/ca/a") && !site.exists("pending/3e/b"));
     assert_eq!(queue.stats(dfq::queue::Detail::Exact).await.unwrap().failed, 1);
 }
 
 /// The clock needs no room, and neither does a heartbeat.
 #[tokio::test]
 async fn a_full_disk_takes_no_task_from_its_owner() {
-    let place = Place::new();
+    let site = Site::new();
     let settings = || Settings { lease: Duration::from_secs(600), ..Settings::default() };
-    let (queue, sys) = place.faulty(settings()).await;
+    let (queue, sys) = site.faulty(settings()).await;
     push(&*queue, "a").await;
     let held = poll(&*queue).await.remove(0);
     // No room for anything, and less than that: where not even an empty file without a name can be had.
@@ -102,9 +102,9 @@ async fn a_full_disk_takes_no_task_from_its_owner() {
             what => sys.refuse(what, Some(Errno::NOSPC)),
         }
         for _ in 0..5 {
-            place.pass(Duration::from_secs(300));
+            site.pass(Duration::from_secs(300));
             queue.heartbeat(vec![held.receipt.clone()]).await.remove(0).unwrap();
-            let (other, _) = place.faulty(settings()).await;
+            let (other, _) = site.faulty(settings()).await;
             assert!(poll(&*other).await.is_empty(), "it is held");
         }
         sys.fill(false);
@@ -116,40 +116,40 @@ async fn a_full_disk_takes_no_task_from_its_owner() {
 /// What a killed doctor left is removed by the first purge that meets it, and not renamed for ever.
 #[tokio::test]
 async fn what_a_killed_doctor_left_goes() {
-    let place = Place::new();
-    let (queue, _) = place.faulty(Settings::default()).await;
-    place.write("tmp/doctor-1/race/7/task.json", "x");
-    place.write("tmp/doctor-1/exclusive/a", "x");
+    let site = Site::new();
+    let (queue, _) = site.faulty(Settings::default()).await;
+    site.write("tmp/doctor-1/race/7/task.json", "x");
+    site.write("tmp/doctor-1/exclusive/a", "x");
     for _ in 0..3 {
-        place.pass(Duration::from_secs(30 * 3600));
+        site.pass(Duration::from_secs(30 * 3600));
         queue.purge(old_ones()).await.unwrap();
     }
-    let left: Vec<_> = std::fs::read_dir(place.path("q/tmp")).unwrap().collect();
+    let left: Vec<_> = std::fs::read_dir(site.path("q/tmp")).unwrap().collect();
     let left: Vec<_> = left.into_iter().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().contains("doctor")), "{left:?}");
 }
 
-fn inode_of(place: &Place, path: &str) -> u64 {
+fn inode_of(site: &Site, path: &str) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(place.path("q").join(path)).unwrap().ino()
+    std::fs::metadata(site.path("q").join(path)).unwrap().ino()
 }
 
 /// A disk with bad spots: many tasks cannot be read, the rest can.
 #[tokio::test]
 async fn tasks_that_cannot_be_read_keep_nobody_from_the_others() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(Settings::default()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(Settings::default()).await;
     for n in 0..30 {
         push(&*queue, &format!("bad {n}")).await;
     }
     push(&*queue, "good").await;
-    for shard in std::fs::read_dir(place.path("q/pending")).unwrap() {
+    for shard in std::fs::read_dir(site.path("q/pending")).unwrap() {
         let shard = shard.unwrap();
         for task in std::fs::read_dir(shard.path()).unwrap() {
             let (shard, task) = (shard.file_name(), task.unwrap().file_name());
             let (shard, task) = (shard.to_string_lossy(), task.to_string_lossy().into_owned());
             if task != "good" {
-                let inode = inode_of(&place, &format!("pending/{shard}/{task}/task.json"));
+                let inode = inode_of(&site, &format!("pending/{shard}/{task}/task.json"));
                 sys.spoil(inode, Some(Errno::IO));
             }
         }
@@ -160,9 +160,9 @@ async fn tasks_that_cannot_be_read_keep_nobody_from_the_others() {
 }
 
 /// The path of a file of this name somewhere below a folder of the queue, from the queue on.
-fn find(place: &Place, folder: &str, ends: &str) -> String {
+fn find(site: &Site, folder: &str, ends: &str) -> String {
     let mut find = std::process::Command::new("find");
-    let found = find.arg(folder).current_dir(place.path("q")).output().unwrap();
+    let found = find.arg(folder).current_dir(site.path("q")).output().unwrap();
     let listing = String::from_utf8(found.stdout).unwrap();
     listing.lines().find(|line| line.ends_with(ends)).unwrap().to_owned()
 }
@@ -170,8 +170,8 @@ fn find(place: &Place, folder: &str, ends: &str) -> String {
 /// Those who look see all that can be seen, and that the rest is there.
 #[tokio::test]
 async fn what_cannot_be_read_hides_nothing_else() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(Settings::default()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(Settings::default()).await;
     for name in ["bad done", "good done"] {
         push(&*queue, name).await;
     }
@@ -179,16 +179,16 @@ async fn what_cannot_be_read_hides_nothing_else() {
     for name in ["bad", "good"] {
         push(&*queue, name).await;
     }
-    std::fs::create_dir_all(place.path("q/workers")).unwrap();
-    std::fs::write(place.path("q/workers/w.json"), "{}").unwrap();
-    std::fs::write(place.path("q/tmp/large"), vec![b'x'; 2 << 20]).unwrap();
+    std::fs::create_dir_all(site.path("q/workers")).unwrap();
+    std::fs::write(site.path("q/workers/w.json"), "{}").unwrap();
+    std::fs::write(site.path("q/tmp/large"), vec![b'x'; 2 << 20]).unwrap();
     let bad = [
-        find(&place, "pending", "/bad/task.json"),
-        find(&place, "completed", "bad%20done.json"),
+        find(&site, "pending", "/bad/task.json"),
+        find(&site, "completed", "bad%20done.json"),
         "workers/w.json".to_owned(),
     ];
     for path in &bad {
-        sys.spoil(inode_of(&place, path), Some(Errno::IO));
+        sys.spoil(inode_of(&site, path), Some(Errno::IO));
     }
     let mut states = std::collections::BTreeMap::new();
     let mut from = None;
@@ -215,7 +215,7 @@ async fn what_cannot_be_read_hides_nothing_else() {
     assert_eq!((stats.pending, stats.completed), (2, 2));
     assert!(queue.workers().await.unwrap().is_empty());
     assert!(queue.check(false).await.unwrap().len() >= 2);
-    place.pass(Duration::from_secs(200_000));
+    site.pass(Duration::from_secs(200_000));
     let purge = dfq::queue::Purge {
         outcome: dfq::Outcome::Completed,
         older_than: Duration::from_secs(100_000),
@@ -223,10 +223,10 @@ async fn what_cannot_be_read_hides_nothing_else() {
     };
     let purged = queue.purge(purge).await.unwrap();
     assert_eq!(purged.records, 1);
-    assert!(!place.exists("tmp/large"));
+    assert!(!site.exists("tmp/large"));
     // A reader without the right to write can look, also where a purge has left floors.
     sys.refuse("", Some(Errno::ROFS));
-    place.pass(Duration::from_secs(3600));
+    site.pass(Duration::from_secs(3600));
     assert!(queue.get(support::id("good")).await.unwrap().is_some());
     assert!(queue.get(support::id("good done")).await.unwrap().is_none());
 }
@@ -234,25 +234,25 @@ async fn what_cannot_be_read_hides_nothing_else() {
 /// One shard and one due folder on bad sectors, and marks that cannot be read.
 #[tokio::test]
 async fn a_folder_that_cannot_be_listed_keeps_nobody_from_the_others() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(Settings::default()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(Settings::default()).await;
     push(&*queue, "a").await;
     push(&*queue, "good").await;
     let later = support::task("later").delay(Duration::from_secs(5));
     queue.push(vec![later]).await.remove(0).unwrap();
-    let due = std::fs::read_dir(place.path("q/scheduled")).unwrap().next().unwrap().unwrap();
-    std::fs::write(place.path("q/unlocked.json"), "{}").unwrap();
+    let due = std::fs::read_dir(site.path("q/scheduled")).unwrap().next().unwrap().unwrap();
+    std::fs::write(site.path("q/unlocked.json"), "{}").unwrap();
     for path in ["pending/ca", "unlocked.json"] {
-        sys.spoil(inode_of(&place, path), Some(Errno::IO));
+        sys.spoil(inode_of(&site, path), Some(Errno::IO));
     }
     let due = format!("scheduled/{}", due.file_name().to_string_lossy());
-    sys.spoil(inode_of(&place, &due), Some(Errno::IO));
-    place.pass(Duration::from_secs(20));
+    sys.spoil(inode_of(&site, &due), Some(Errno::IO));
+    site.pass(Duration::from_secs(20));
     let polled = queue.poll(dfq::PollRequest::new(9)).await.unwrap();
     let ids: Vec<_> = polled.deliveries.iter().map(|held| held.id().as_str()).collect();
     assert_eq!(ids, ["good"]);
-    std::fs::write(place.path("q/paused.json"), "{}").unwrap();
-    sys.spoil(inode_of(&place, "paused.json"), Some(Errno::IO));
+    std::fs::write(site.path("q/paused.json"), "{}").unwrap();
+    sys.spoil(inode_of(&site, "paused.json"), Some(Errno::IO));
     let polled = queue.poll(dfq::PollRequest::new(9)).await.unwrap();
     assert!(polled.idle.paused);
     assert!(queue.paused().await.unwrap().is_some());
@@ -261,12 +261,12 @@ async fn a_folder_that_cannot_be_listed_keeps_nobody_from_the_others() {
 /// A lease that nobody can have written holds its number, and its task comes again once it is old.
 #[tokio::test]
 async fn a_lease_that_is_too_large_is_judged_by_its_age() {
-    let place = Place::new();
-    let (queue, _) = place.faulty(Settings::default()).await;
+    let site = Site::new();
+    let (queue, _) = site.faulty(Settings::default()).await;
     push(&*queue, "a").await;
-    std::fs::write(place.path("q/pending/ca/a/lease.json"), vec![b' '; 2 << 20]).unwrap();
+    std::fs::write(site.path("q/pending/ca/a/lease.json"), vec![b' '; 2 << 20]).unwrap();
     assert!(poll(&*queue).await.is_empty());
-    place.pass(Duration::from_secs(3600));
+    site.pass(Duration::from_secs(3600));
     let held = poll(&*queue).await.remove(0);
     assert_eq!(held.attempt, 2);
 }
@@ -275,17 +275,17 @@ async fn a_lease_that_is_too_large_is_judged_by_its_age() {
 /// takes back as soon as it can, and nobody waits for that lease.
 #[tokio::test]
 async fn a_claim_that_ran_out_of_open_files_is_not_stranded() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(Settings::default()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(Settings::default()).await;
     push(&*queue, "a").await;
-    let inode = inode_of(&place, "pending/ca/a/task.json");
+    let inode = inode_of(&site, "pending/ca/a/task.json");
     sys.spoil(inode, Some(Errno::MFILE));
     sys.refuse("over lease", Some(Errno::MFILE));
     let _ = queue.poll(PollRequest::new(1)).await;
-    assert!(place.exists("pending/ca/a/lease.json"));
+    assert!(site.exists("pending/ca/a/lease.json"));
     sys.spoil(inode, None);
     sys.refuse("over lease", None);
-    place.pass(Duration::from_secs(61));
+    site.pass(Duration::from_secs(61));
     let held = poll(&*queue).await.remove(0);
     assert_eq!((held.attempt, held.earlier.lost), (2, 0));
 }
@@ -293,8 +293,8 @@ async fn a_claim_that_ran_out_of_open_files_is_not_stranded() {
 /// "In the queue already" is as durable as "created": whoever made it may not have come to the fsync.
 #[tokio::test]
 async fn what_is_in_the_queue_already_is_synced_too() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(Settings::default()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(Settings::default()).await;
     let synced = |folder: &str| sys.calls().contains(&format!("sync {folder}"));
     let pushed = async |task| queue.push(vec![task]).await.remove(0).unwrap();
     push(&*queue, "a").await;
@@ -326,13 +326,13 @@ fn old_ones() -> dfq::queue::Purge {
 /// The disk is full, and a purge makes room.
 #[tokio::test]
 async fn a_purge_runs_on_a_full_disk() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(Settings::default()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(Settings::default()).await;
     for n in 0..5 {
         push(&*queue, &format!("task {n}")).await;
     }
     ack_all(&*queue, poll(&*queue).await).await;
-    place.pass(Duration::from_secs(200_000));
+    site.pass(Duration::from_secs(200_000));
     sys.fill(true);
     assert!(queue.push(vec![support::task("a")]).await.remove(0).is_err(), "there is room");
     assert_eq!(queue.purge(old_ones()).await.unwrap().records, 5);
@@ -342,8 +342,8 @@ async fn a_purge_runs_on_a_full_disk() {
 /// Whoever needs room is told that there is none, and nothing is lost or counted by that. All else goes on.
 #[tokio::test]
 async fn a_full_disk_costs_no_task_anything() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(Settings::default()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(Settings::default()).await;
     sys.fill(true);
     assert!(poll(&*queue).await.is_empty(), "to look takes no room");
     sys.fill(false);
@@ -351,7 +351,7 @@ async fn a_full_disk_costs_no_task_anything() {
         push(&*queue, name).await;
     }
     // One that has looked around before the disk was full, and one that has not.
-    for (queue, sys) in [(queue, sys), place.faulty(Settings::default()).await] {
+    for (queue, sys) in [(queue, sys), site.faulty(Settings::default()).await] {
         sys.fill(true);
         let full = |error: dfq::Error| assert_eq!(error.kind(), ErrorKind::Full, "{error}");
         full(queue.poll(PollRequest::new(2)).await.unwrap_err());
@@ -360,7 +360,7 @@ async fn a_full_disk_costs_no_task_anything() {
         assert_eq!(queue.get(id("a")).await.unwrap().unwrap().state, TaskState::Ready);
         sys.fill(false);
     }
-    let (queue, sys) = place.faulty(Settings::default()).await;
+    let (queue, sys) = site.faulty(Settings::default()).await;
     let held = poll(&*queue).await;
     let counts = |held: &Delivery| (held.attempt, held.earlier.failed, held.earlier.lost);
     assert_eq!(held.iter().map(counts).collect::<Vec<_>>(), [(1, 0, 0), (1, 0, 0)]);
@@ -376,17 +376,17 @@ async fn a_full_disk_costs_no_task_anything() {
 async fn a_purge_of_many_records_takes_little_memory() {
     const RECORDS: u64 = 5000;
     const PAGE: usize = 1024;
-    let place = Place::new();
+    let site = Site::new();
     let settings = Settings { layout: dfq::model::Layout::Flat, ..Settings::default() };
-    let (queue, sys) = place.faulty(settings).await;
+    let (queue, sys) = site.faulty(settings).await;
     push(&*queue, "a").await;
     ack_all(&*queue, poll(&*queue).await).await;
-    let record = std::fs::read_dir(place.path("q/completed")).unwrap().next().unwrap().unwrap();
+    let record = std::fs::read_dir(site.path("q/completed")).unwrap().next().unwrap().unwrap();
     let record = std::fs::read_to_string(record.path()).unwrap();
     for n in 1..RECORDS {
-        place.write(&format!("completed/t{n}.json"), &record);
+        site.write(&format!("completed/t{n}.json"), &record);
     }
-    place.pass(Duration::from_secs(200_000));
+    site.pass(Duration::from_secs(200_000));
     let purged = queue.purge(old_ones()).await.unwrap();
     assert_eq!(purged.records, RECORDS);
     let most = sys.most_listed_in_a_row();
@@ -396,8 +396,8 @@ async fn a_purge_of_many_records_takes_little_memory() {
 /// What a push says is in the queue is there after a crash, and so are the folders above it.
 #[tokio::test]
 async fn every_folder_that_a_push_makes_is_synced() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(Settings::default()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(Settings::default()).await;
     sys.arm(None);
     push(&*queue, "a").await;
     queue.push(vec![support::task("b").delay(Duration::from_secs(60))]).await.remove(0).unwrap();

@@ -15,7 +15,7 @@ use dfq::model::{Durability, Layout, Outcome};
 use dfq::queue::{Purge, Purged};
 use dfq::{NewTask, PollRequest, Pushed, Queue, Settings, TaskKey};
 use futures::executor::block_on;
-use support::{Faulty, Place, ack_all, id, poll, short_or_long};
+use support::{Faulty, Site, ack_all, id, poll, short_or_long};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -39,15 +39,15 @@ fn elsewhere<R: Send + 'static>(work: impl Future<Output = R> + Send + 'static) 
 }
 
 /// A queue in which the task `a` has finished so many lives, all long ago.
-async fn finished_long_ago(lives: u32) -> Place {
-    let place = Place::new();
-    let (queue, _) = place.faulty(relaxed()).await;
+async fn finished_long_ago(lives: u32) -> Site {
+    let site = Site::new();
+    let (queue, _) = site.faulty(relaxed()).await;
     for life in 1..=lives {
         queue.push(vec![a(&life.to_string()).again()]).await.remove(0).unwrap();
         ack_all(&*queue, poll(&*queue).await).await;
     }
-    place.pass(100 * HOUR);
-    place
+    site.pass(100 * HOUR);
+    site
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +74,8 @@ impl Verb {
 }
 
 /// The marks of all that can be had, which is then done.
-async fn drain(place: &Place) -> BTreeSet<String> {
-    let (queue, _) = place.faulty(relaxed()).await;
+async fn drain(site: &Site) -> BTreeSet<String> {
+    let (queue, _) = site.faulty(relaxed()).await;
     let mut marks = BTreeSet::new();
     loop {
         let held = poll(&*queue).await;
@@ -103,10 +103,10 @@ async fn what_was_created_beside_a_purge_is_handed_out() {
     for (lives, roles) in roles.map(|roles| (1, roles)).into_iter().chain(later) {
         let steps = steps_of(lives, roles[0]).await;
         for (i, j) in (0..steps).flat_map(|i| (0..steps - i).map(move |j| (i, j))) {
-            let place = finished_long_ago(lives).await;
-            let (first, sys) = place.faulty(relaxed()).await;
-            let (second, _) = place.faulty(relaxed()).await;
-            let (third, _) = place.faulty(relaxed()).await;
+            let site = finished_long_ago(lives).await;
+            let (first, sys) = site.faulty(relaxed()).await;
+            let (second, _) = site.faulty(relaxed()).await;
+            let (third, _) = site.faulty(relaxed()).await;
             let created = Arc::new(Mutex::new(BTreeSet::new()));
             let (also, last) = (Arc::clone(&created), Arc::clone(&created));
             let later = sys.clone();
@@ -122,7 +122,7 @@ async fn what_was_created_beside_a_purge_is_handed_out() {
             let mut created = created.lock().unwrap().clone();
             created.extend(own);
             let story = format!("{lives} lives, {roles:?} at {i} and {j} more: {:#?}", sys.calls());
-            let had = drain(&place).await;
+            let had = drain(&site).await;
             assert!(had.is_superset(&created), "{created:?} created, {had:?} had; {story}");
         }
     }
@@ -130,8 +130,8 @@ async fn what_was_created_beside_a_purge_is_handed_out() {
 
 /// How many calls of a verb change something.
 async fn steps_of(lives: u32, verb: Verb) -> usize {
-    let place = finished_long_ago(lives).await;
-    let (queue, sys) = place.faulty(relaxed()).await;
+    let site = finished_long_ago(lives).await;
+    let (queue, sys) = site.faulty(relaxed()).await;
     sys.arm(None);
     verb.act(queue).await;
     sys.calls().len()
@@ -141,9 +141,9 @@ async fn steps_of(lives: u32, verb: Verb) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purge_that_stalled_removes_nothing_young() {
     for at in 0..steps_of(1, Verb::Purge).await {
-        let place = finished_long_ago(1).await;
-        let (stalled, sys) = place.faulty(relaxed()).await;
-        let (other, _) = place.faulty(relaxed()).await;
+        let site = finished_long_ago(1).await;
+        let (stalled, sys) = site.faulty(relaxed()).await;
+        let (other, _) = site.faulty(relaxed()).await;
         sys.before_change(at, move || {
             elsewhere(async move {
                 purge(&*other, false).await;
@@ -152,7 +152,7 @@ async fn a_purge_that_stalled_removes_nothing_young() {
             });
         });
         purge(&*stalled, false).await;
-        let (queue, _) = place.faulty(relaxed()).await;
+        let (queue, _) = site.faulty(relaxed()).await;
         let pushed = queue.push(vec![a("newer")]).await.remove(0).unwrap();
         assert!(matches!(pushed, Pushed::Finished(..)), "{pushed:?} at {at}: {:#?}", sys.calls());
     }
@@ -163,10 +163,10 @@ async fn a_purge_that_stalled_removes_nothing_young() {
 async fn a_delayed_push_that_stalled_is_done() {
     for (again, forgotten) in [(true, true), (true, false), (false, true), (false, false)] {
         for at in 0..12 {
-            let place = Arc::new(finished_long_ago(u32::from(again)).await);
-            let (stalled, sys) = place.faulty(relaxed()).await;
-            let (other, _) = place.faulty(relaxed()).await;
-            let later = Arc::clone(&place);
+            let site = Arc::new(finished_long_ago(u32::from(again)).await);
+            let (stalled, sys) = site.faulty(relaxed()).await;
+            let (other, _) = site.faulty(relaxed()).await;
+            let later = Arc::clone(&site);
             sys.before_change(at, move || {
                 elsewhere(async move {
                     other.push(vec![a("other").again()]).await.remove(0).unwrap();
@@ -181,8 +181,8 @@ async fn a_delayed_push_that_stalled_is_done() {
             let task = if again { task.again() } else { task };
             let pushed = stalled.push(vec![task]).await.remove(0).unwrap();
             sys.still_waiting();
-            place.pass(200 * HOUR);
-            let had = drain(&place).await;
+            site.pass(200 * HOUR);
+            let had = drain(&site).await;
             let created = matches!(pushed, Pushed::Created(_));
             let story = format!("{again} {forgotten} at {at}: {pushed:?}, {:#?}", sys.calls());
             assert!(created || !again, "{story}");
@@ -194,13 +194,13 @@ async fn a_delayed_push_that_stalled_is_done() {
 /// What a purge forgets is numbered on from, also for tasks that came from elsewhere with greater tokens.
 #[tokio::test]
 async fn tokens_grow_over_a_purge() {
-    let place = finished_long_ago(2).await;
-    let (queue, _) = place.faulty(relaxed()).await;
+    let site = finished_long_ago(2).await;
+    let (queue, _) = site.faulty(relaxed()).await;
     queue.push(vec![a("3").again()]).await.remove(0).unwrap();
     let before = poll(&*queue).await;
     let fence = before[0].fence;
     ack_all(&*queue, before).await;
-    place.pass(100 * HOUR);
+    site.pass(100 * HOUR);
     assert_eq!(purge(&*queue, true).await.records, 3);
     assert_eq!(purge(&*queue, false).await.records, 3);
     assert_eq!(purge(&*queue, false).await.records, 0);
@@ -214,21 +214,21 @@ async fn tokens_grow_over_a_purge() {
 /// Many purges leave few files, and each id is found in them; what is very old is forgotten for good.
 #[tokio::test]
 async fn floors_are_merged() {
-    let place = Place::new();
+    let site = Site::new();
     let flat = || Settings { layout: Layout::Flat, ..relaxed() };
-    let (queue, _) = place.faulty(flat()).await;
+    let (queue, _) = site.faulty(flat()).await;
     let names = |n: usize| (0..40).map(move |m| format!("task {n} of {m}"));
     for n in 0..12 {
         let tasks = names(n).map(|name| support::task(&name)).collect();
         queue.push(tasks).await.into_iter().for_each(|pushed| drop(pushed.unwrap()));
         ack_all(&*queue, queue.poll(PollRequest::new(1000)).await.unwrap().deliveries).await;
-        place.pass(100 * HOUR);
+        site.pass(100 * HOUR);
         assert_eq!(purge(&*queue, false).await.records, 40);
     }
-    let files = std::fs::read_dir(place.path("q/floors")).unwrap().count();
+    let files = std::fs::read_dir(site.path("q/floors")).unwrap().count();
     assert!(files <= 9, "{files}");
     let again = |n: usize| names(n).map(|name| support::task(&name)).collect::<Vec<_>>();
-    let (other, _) = place.faulty(flat()).await;
+    let (other, _) = site.faulty(flat()).await;
     for pushed in other.push(again(0)).await.into_iter().chain(other.push(again(11)).await) {
         assert!(matches!(pushed, Ok(Pushed::Created(key)) if key.generation() == 2));
     }
@@ -238,13 +238,13 @@ async fn floors_are_merged() {
 /// Floors are dropped after months, but for those that a later life rests on.
 #[tokio::test]
 async fn a_life_that_is_still_there_is_found_however_old_its_floor() {
-    let place = Place::new();
+    let site = Site::new();
     let flat = Settings { layout: Layout::Flat, ..relaxed() };
-    let (queue, _) = place.faulty(flat).await;
+    let (queue, _) = site.faulty(flat).await;
     let finish = async |name: &str| {
         queue.push(vec![support::task(name).again()]).await.remove(0).unwrap();
         ack_all(&*queue, queue.poll(PollRequest::new(9)).await.unwrap().deliveries).await;
-        place.pass(100 * HOUR);
+        site.pass(100 * HOUR);
         assert_eq!(purge(&*queue, false).await.records, 1);
     };
     finish("a").await;
@@ -255,20 +255,20 @@ async fn a_life_that_is_still_there_is_found_however_old_its_floor() {
         finish(&format!("other {n}")).await;
     }
     assert!(queue.get(id("a")).await.unwrap().is_some(), "it waits");
-    place.pass(10_000 * HOUR);
+    site.pass(10_000 * HOUR);
     assert_eq!(poll(&*queue).await.remove(0).key, TaskKey::new(id("a"), 2));
 }
 
 /// A file of floors that somebody has spoilt costs only itself.
 #[tokio::test]
 async fn a_damaged_floor_stops_nobody() {
-    let place = finished_long_ago(1).await;
-    let (queue, _) = place.faulty(relaxed()).await;
+    let site = finished_long_ago(1).await;
+    let (queue, _) = site.faulty(relaxed()).await;
     purge(&*queue, false).await;
-    let file = std::fs::read_dir(place.path("q/floors/ca")).unwrap().next().unwrap().unwrap();
+    let file = std::fs::read_dir(site.path("q/floors/ca")).unwrap().next().unwrap().unwrap();
     for garbage in [&b""[..], b"{\"floors\":[\n", &[0xff; 100_000], b"{}\n"] {
         std::fs::write(file.path(), garbage).unwrap();
-        let (queue, _) = place.faulty(relaxed()).await;
+        let (queue, _) = site.faulty(relaxed()).await;
         let pushed = queue.push(vec![a("x").again()]).await.remove(0).unwrap();
         assert!(matches!(pushed, Pushed::Created(_)), "{pushed:?}");
         ack_all(&*queue, poll(&*queue).await).await;
@@ -280,13 +280,13 @@ async fn a_damaged_floor_stops_nobody() {
 #[test]
 fn nothing_is_lost_between_pushes_and_purges_that_race() {
     let pushes = short_or_long(150, 400);
-    let place = Arc::new(Place::new());
+    let site = Arc::new(Site::new());
     // Time leaps over leases before their tasks are handed out, too.
-    block_on(place.faulty(Settings { max_lost: 1000, ..relaxed() }));
+    block_on(site.faulty(Settings { max_lost: 1000, ..relaxed() }));
     let over = Arc::new(AtomicBool::new(false));
     let created = Arc::new(Mutex::new(Vec::new()));
     let had = Arc::new(Mutex::new(HashMap::<String, u64>::new()));
-    let new_queue = || block_on(place.faulty(relaxed())).0;
+    let new_queue = || block_on(site.faulty(relaxed())).0;
     let pusher = |again: bool| {
         let (queue, created) = (new_queue(), Arc::clone(&created));
         std::thread::spawn(move || {
@@ -321,7 +321,7 @@ fn nothing_is_lost_between_pushes_and_purges_that_race() {
             let _ = block_on(queue.ack(receipts));
         }
     };
-    let (leaps, purger) = (Arc::clone(&place), [new_queue(), new_queue()]);
+    let (leaps, purger) = (Arc::clone(&site), [new_queue(), new_queue()]);
     let beside = [
         until_over(Box::new(worker(new_queue()))),
         until_over(Box::new(move || {
@@ -338,7 +338,7 @@ fn nothing_is_lost_between_pushes_and_purges_that_race() {
     beside.into_iter().chain(purgers).for_each(|thread| thread.join().unwrap());
     let last = worker(new_queue());
     for _ in 0..20 {
-        place.pass(20 * HOUR);
+        site.pass(20 * HOUR);
         last();
     }
     let (created, had) = (created.lock().unwrap(), had.lock().unwrap());

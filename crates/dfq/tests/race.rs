@@ -23,8 +23,8 @@
 mod crew;
 #[path = "race/journal.rs"]
 mod journal;
-#[path = "race/place.rs"]
-mod place;
+#[path = "race/site.rs"]
+mod site;
 #[path = "race/verify.rs"]
 mod verify;
 #[path = "race/worker.rs"]
@@ -39,7 +39,7 @@ use dfq::clock::{SeededChance, SystemClock};
 use dfq_s3_server::{Credential, Faults, Options, Server};
 use tokio::runtime::Runtime;
 
-use crate::place::{BUCKET, KEYS, Place};
+use crate::site::{BUCKET, KEYS, Site};
 
 /// What a run looks like. The seed decides the rest.
 #[derive(Clone, Debug)]
@@ -144,14 +144,14 @@ fn round(plan: &Plan, seed: u64) -> Result<(), String> {
         false => None,
     };
     let endpoint = server.as_ref().map(Server::endpoint).or_else(|| plan.s3.clone());
-    let place = Place { dir: dir.clone(), endpoint };
-    let summary = crew::run(plan, seed, &place, &runtime, server.as_ref())
-        .and_then(|told| runtime.block_on(verify::verify(&place, &told)));
+    let site = Site { dir: dir.clone(), endpoint };
+    let summary = crew::run(plan, seed, &site, &runtime, server.as_ref())
+        .and_then(|told| runtime.block_on(verify::verify(&site, &told)));
     match summary {
         Ok(summary) => {
             println!("race: seed {seed}, {summary}");
             let _ = std::fs::remove_dir_all(&dir);
-            runtime.block_on(place.remove());
+            runtime.block_on(site.remove());
             Ok(())
         }
         Err(error) => Err(format!("seed {seed}: {error}\n(left in {})", dir.display())),

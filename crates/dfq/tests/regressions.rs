@@ -20,7 +20,7 @@ use dfq::{
 };
 use jiff::{SignedDuration, Timestamp};
 use rustix::io::Errno;
-use support::{Place, ack_all, id, poll, push, task};
+use support::{Site, ack_all, id, poll, push, task};
 
 fn relaxed() -> Settings {
     Settings { durability: Durability::Relaxed, ..Settings::default() }
@@ -39,13 +39,13 @@ fn assert_distinct(deliveries: &[Delivery]) {
 
 #[tokio::test]
 async fn more_tasks_due_at_once_than_one_poll_moves() {
-    let place = Place::new();
-    let (queue, _) = place.faulty(relaxed()).await;
+    let site = Site::new();
+    let (queue, _) = site.faulty(relaxed()).await;
     let delayed = |n| task(&format!("t{n}")).delay(Duration::from_secs(60));
     for answer in queue.push((0..600).map(delayed).collect()).await {
         answer.unwrap();
     }
-    place.pass(Duration::from_secs(62));
+    site.pass(Duration::from_secs(62));
     let mut got = 0;
     loop {
         let polled = queue.poll(PollRequest::new(1000)).await.unwrap();
@@ -60,8 +60,8 @@ async fn more_tasks_due_at_once_than_one_poll_moves() {
 /// Whoever drains the queue would wait for its time. One that was known before counts as one that is new.
 #[tokio::test]
 async fn a_time_for_which_nothing_is_scheduled_any_more_is_not_waited_for() {
-    let (place, elsewhere) = (Place::new(), Place::new());
-    let (queue, watcher) = (place.queue().await, place.queue().await);
+    let (site, elsewhere) = (Site::new(), Site::new());
+    let (queue, watcher) = (site.queue().await, site.queue().await);
     let next = async |queue: &dyn Queue| queue.poll(PollRequest::new(1)).await.unwrap().idle.next;
     let schedule = async |name: &str, minutes: u64| {
         let delayed = task(name).delay(Duration::from_secs(60 * minutes));
@@ -70,13 +70,13 @@ async fn a_time_for_which_nothing_is_scheduled_any_more_is_not_waited_for() {
     schedule("a", 5).await;
     schedule("b", 50).await;
     // So that the watcher relies on what it saw, the folder must not have changed just now.
-    let settle = || tokio::time::sleep(Duration::from_millis(100));
-    settle().await;
+    let a_moment = || tokio::time::sleep(Duration::from_millis(100));
+    a_moment().await;
     assert!(next(&*watcher).await.is_some());
     queue.cancel(vec![id("a")], "no".into()).await.remove(0).unwrap();
     let left = next(&*watcher).await.unwrap();
     assert!(left > Duration::from_secs(600), "{left:?}, though that was cancelled");
-    settle().await;
+    a_moment().await;
     assert!(next(&*watcher).await.is_some());
     let to = elsewhere.queue().await;
     let moving = Transfer::new(queue.clone(), to, Mode::Move, Env::system()).unwrap();
@@ -88,10 +88,10 @@ async fn a_time_for_which_nothing_is_scheduled_any_more_is_not_waited_for() {
 /// alone, and those who took the last task from there and remove it do not stand in the way for long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn a_push_for_a_time_finds_its_folder() {
-    let place = Place::new();
+    let site = Site::new();
     let over = std::sync::atomic::AtomicBool::new(false);
     let scheduling = async |name: &str| {
-        let queue = place.queue().await;
+        let queue = site.queue().await;
         for n in 0..100 {
             // All for the same seconds, so that one removes what the other has just made.
             let (name, delay) = (format!("{name}{n}"), Duration::from_secs(60));
@@ -101,28 +101,28 @@ async fn a_push_for_a_time_finds_its_folder() {
         over.store(true, std::sync::atomic::Ordering::Relaxed);
     };
     let looking = async || {
-        let queue = place.queue().await;
+        let queue = site.queue().await;
         while !over.load(std::sync::atomic::Ordering::Relaxed) {
             queue.poll(PollRequest::new(1)).await.unwrap();
         }
     };
     tokio::join!(scheduling("a"), scheduling("b"), looking(), looking(), looking(), looking());
-    let stats = place.queue().await.stats(Detail::Exact).await.unwrap();
+    let stats = site.queue().await.stats(Detail::Exact).await.unwrap();
     assert_eq!((stats.scheduled, stats.failed), (0, 200));
 }
 
 #[tokio::test]
 async fn a_move_that_failed_is_tried_again() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(Settings::default()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(Settings::default()).await;
     queue.push(vec![task("a").delay(Duration::from_secs(60))]).await.remove(0).unwrap();
     assert!(poll(&*queue).await.is_empty());
-    place.pass(Duration::from_secs(62));
+    site.pass(Duration::from_secs(62));
     sys.refuse("scheduled/", Some(Errno::NOSPC));
     let polled = queue.poll(PollRequest::new(1)).await.unwrap();
     assert!(polled.deliveries.is_empty() && polled.idle.next.is_some(), "{polled:?}");
     sys.refuse("scheduled/", None);
-    place.pass(polled.idle.next.unwrap() + Duration::from_secs(1));
+    site.pass(polled.idle.next.unwrap() + Duration::from_secs(1));
     assert_eq!(poll(&*queue).await.len(), 1);
 }
 
@@ -130,15 +130,15 @@ async fn a_move_that_failed_is_tried_again() {
 #[tokio::test]
 async fn the_remains_of_a_crashed_ack_do_not_hide_the_other_tasks() {
     for _ in 0..10 {
-        let place = Place::new();
-        let queue = place.queue_with(relaxed()).await;
+        let site = Site::new();
+        let queue = site.queue_with(relaxed()).await;
         push(&*queue, "a").await;
-        let file = place.read("pending/ca/a/task.json");
+        let file = site.read("pending/ca/a/task.json");
         let held = poll(&*queue).await;
         ack_all(&*queue, held).await;
-        place.write("pending/ca/a/task.json", file);
+        site.write("pending/ca/a/task.json", file);
         push_many(&*queue, 20).await;
-        assert_eq!(poll(&*place.queue().await).await.len(), 20);
+        assert_eq!(poll(&*site.queue().await).await.len(), 20);
     }
 }
 
@@ -158,8 +158,8 @@ async fn a_machine_that_has_been_up_for_years_still_remembers() {
 
 #[tokio::test]
 async fn a_poll_that_outlasts_its_lease_delivers_nothing_twice() {
-    let place = Place::new();
-    let queue = place.queue_with(relaxed()).await;
+    let site = Site::new();
+    let queue = site.queue_with(relaxed()).await;
     push_many(&*queue, 2000).await;
     queue.poll(PollRequest::new(1)).await.unwrap();
     let request = PollRequest { lease: Some(Duration::from_millis(60)), ..PollRequest::new(4000) };
@@ -169,18 +169,18 @@ async fn a_poll_that_outlasts_its_lease_delivers_nothing_twice() {
 #[tokio::test]
 async fn trouble_with_one_shard_does_not_swallow_what_was_claimed_before() {
     for _ in 0..5 {
-        let place = Place::new();
-        let queue = place.queue_with(relaxed()).await;
+        let site = Site::new();
+        let queue = site.queue_with(relaxed()).await;
         push_many(&*queue, 20).await;
         assert_eq!(queue.poll(PollRequest::new(1)).await.unwrap().deliveries.len(), 1);
         // The round is under way; one of its shards turns into a file.
-        let shards = std::fs::read_dir(place.path("q/pending")).unwrap().map(|e| e.unwrap().path());
+        let shards = std::fs::read_dir(site.path("q/pending")).unwrap().map(|e| e.unwrap().path());
         let free = |shard: &std::path::PathBuf| {
             let tasks = std::fs::read_dir(shard).unwrap();
             tasks.into_iter().all(|task| !task.unwrap().path().join("lease.json").exists())
         };
         let shard = shards.into_iter().find(free).unwrap();
-        std::fs::rename(&shard, place.path("away")).unwrap();
+        std::fs::rename(&shard, site.path("away")).unwrap();
         std::fs::write(&shard, "a file").unwrap();
         let mut got = 0;
         for _ in 0..4 {
@@ -195,11 +195,11 @@ async fn trouble_with_one_shard_does_not_swallow_what_was_claimed_before() {
 
 #[tokio::test]
 async fn retry_of_an_unreadable_record_invents_no_payload() {
-    let place = Place::new();
-    let queue = place.queue().await;
+    let site = Site::new();
+    let queue = site.queue().await;
     push(&*queue, "a").await;
     queue.cancel(vec![id("a")], "no".into()).await.remove(0).unwrap();
-    place.write("failed/ca/a.json", "{\"x\":1");
+    site.write("failed/ca/a.json", "{\"x\":1");
     let refused = queue.retry(vec![id("a")]).await.remove(0).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     assert!(poll(&*queue).await.is_empty());
@@ -207,22 +207,22 @@ async fn retry_of_an_unreadable_record_invents_no_payload() {
 
 #[tokio::test]
 async fn a_tmp_folder_that_was_removed_is_made_again() {
-    let place = Place::new();
-    let queue = place.queue().await;
+    let site = Site::new();
+    let queue = site.queue().await;
     push(&*queue, "a").await;
     let held = poll(&*queue).await;
-    std::fs::remove_dir_all(place.path("q/tmp")).unwrap();
+    std::fs::remove_dir_all(site.path("q/tmp")).unwrap();
     queue.heartbeat(vec![held[0].receipt.clone()]).await.remove(0).unwrap();
-    std::fs::remove_dir_all(place.path("q/tmp")).unwrap();
+    std::fs::remove_dir_all(site.path("q/tmp")).unwrap();
     push(&*queue, "b").await;
-    std::fs::remove_dir_all(place.path("q/tmp")).unwrap();
+    std::fs::remove_dir_all(site.path("q/tmp")).unwrap();
     assert_eq!(poll(&*queue).await.len(), 1);
 }
 
 #[tokio::test]
 async fn the_largest_payload_can_be_claimed() {
-    let place = Place::new();
-    let queue = place.queue_with(relaxed()).await;
+    let site = Site::new();
+    let queue = site.queue_with(relaxed()).await;
     let json = format!(r#"{{"x":"{}"}}"#, "y".repeat(MAX_TASK_BYTES - 10));
     queue.push(vec![NewTask::from_json(&json).unwrap()]).await.remove(0).unwrap();
     let held = poll(&*queue).await;
@@ -232,16 +232,16 @@ async fn the_largest_payload_can_be_claimed() {
 
 #[tokio::test]
 async fn a_task_that_cannot_be_read_gathers_no_leases() {
-    let place = Place::new();
-    let queue = place.queue().await;
+    let site = Site::new();
+    let queue = site.queue().await;
     push(&*queue, "a").await;
-    let task = place.path("q/pending/ca/a/task.json");
-    std::fs::rename(&task, place.path("elsewhere")).unwrap();
-    std::os::unix::fs::symlink(place.path("elsewhere"), &task).unwrap();
+    let task = site.path("q/pending/ca/a/task.json");
+    std::fs::rename(&task, site.path("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(site.path("elsewhere"), &task).unwrap();
     for _ in 0..10 {
-        assert!(poll(&*place.queue().await).await.is_empty());
+        assert!(poll(&*site.queue().await).await.is_empty());
     }
-    let files = std::fs::read_dir(place.path("q/pending/ca/a")).unwrap().count();
+    let files = std::fs::read_dir(site.path("q/pending/ca/a")).unwrap().count();
     assert_eq!(files, 2, "the link, and one lease withdrawn");
 }
 

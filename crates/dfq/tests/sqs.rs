@@ -12,12 +12,12 @@ use std::time::Duration;
 use dfq::meter::RequestKind;
 use dfq::model::Backoff;
 use dfq::queue::{Detail, Nacked};
-use dfq::worker::{Job, Until, Verdict, Worker};
+use dfq::worker::{Job, TaskResult, Until, Worker};
 use dfq::{
     Delivery, ErrorKind, Nack, NewTask, OpenOptions, PollRequest, Pushed, Queue, Receipt, Settings,
     TaskId,
 };
-use sqs_support::Place;
+use sqs_support::Site;
 
 fn settings() -> Settings {
     let backoff = Backoff { base: Duration::ZERO, max: Duration::ZERO };
@@ -87,8 +87,8 @@ fn odd_payloads() -> BTreeMap<String, String> {
 async fn odd_payloads_come_back_byte_for_byte() {
     for endpoint in [sqs_support::ministack(), sqs_support::fauxqs()].into_iter().flatten() {
         for suffix in ["", ".fifo"] {
-            let place = Place::new(endpoint, suffix);
-            there_and_back(&*place.queue(&settings()).await, &odd_payloads()).await;
+            let site = Site::new(endpoint, suffix);
+            there_and_back(&*site.queue(&settings()).await, &odd_payloads()).await;
         }
     }
 }
@@ -96,14 +96,14 @@ async fn odd_payloads_come_back_byte_for_byte() {
 #[tokio::test]
 async fn odd_payloads_come_back_from_the_dead_letters() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let place = Place::new(endpoint, "");
-    let queue = place.queue(&settings()).await;
+    let site = Site::new(endpoint, "");
+    let queue = site.queue(&settings()).await;
     let payloads = odd_payloads();
     queue.push(payloads.iter().map(|(id, json)| task(json, id)).collect()).await;
     let held = poll(&*queue, 50).await;
     let failures = held.iter().map(|held| (held.receipt.clone(), "\u{ffff} no".to_owned()));
     assert!(queue.fail(failures.collect()).await.iter().all(Result::is_ok));
-    let dead = place.dead_letters().await;
+    let dead = site.dead_letters().await;
     let mut buried = poll(&*dead, 50).await;
     buried.sort_by(|a, b| a.key.cmp(&b.key));
     let found: BTreeMap<String, String> = buried
@@ -111,7 +111,7 @@ async fn odd_payloads_come_back_from_the_dead_letters() {
         .map(|buried| (buried.id().to_string(), buried.payload.as_json().to_owned()))
         .collect();
     assert!(found == payloads, "payloads have changed on the way");
-    let (client, url) = Place { name: place.dead_letter.clone().unwrap(), ..place }.bare().await;
+    let (client, url) = Site { name: site.dead_letter.clone().unwrap(), ..site }.bare().await;
     dead.nack(nack(&buried[0].receipt, "")).await.remove(0).unwrap();
     let raw = client.receive_message().queue_url(url).send().await.unwrap();
     let text = raw.messages()[0].body().unwrap();
@@ -121,9 +121,9 @@ async fn odd_payloads_come_back_from_the_dead_letters() {
 #[tokio::test]
 async fn three_requests_for_ten_tasks() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let place = Place::new(endpoint, "");
-    let queue = place.queue(&settings()).await;
-    let before = place.meter.counts();
+    let site = Site::new(endpoint, "");
+    let queue = site.queue(&settings()).await;
+    let before = site.meter.counts();
     for round in 0..5 {
         let tasks = (0..10).map(|n| task("{}", &format!("{round}-{n}"))).collect();
         assert!(queue.push(tasks).await.iter().all(Result::is_ok));
@@ -132,7 +132,7 @@ async fn three_requests_for_ten_tasks() {
         let receipts = held.into_iter().map(|held| held.receipt).collect();
         assert!(queue.ack(receipts).await.iter().all(Result::is_ok));
     }
-    let counts = place.meter.counts();
+    let counts = site.meter.counts();
     for kind in [RequestKind::Send, RequestKind::Receive, RequestKind::Remove] {
         assert_eq!((counts[&kind].sent, counts[&kind].failed), (5, 0), "{kind:?}");
     }
@@ -140,14 +140,14 @@ async fn three_requests_for_ten_tasks() {
     assert_eq!(counts.get(&RequestKind::Hide), None);
 
     // Also in one large batch: what does not fit into one request takes as many as it must.
-    let before = place.meter.counts();
+    let before = site.meter.counts();
     let tasks = (0..100).map(|n| task("{}", &format!("large-{n}"))).collect();
     assert!(queue.push(tasks).await.iter().all(Result::is_ok));
     let held = poll(&*queue, 100).await;
     assert_eq!(held.len(), 100);
     queue.heartbeat(held.iter().map(|held| held.receipt.clone()).collect()).await;
     queue.ack(held.into_iter().map(|held| held.receipt).collect()).await;
-    let after = place.meter.counts();
+    let after = site.meter.counts();
     for kind in [RequestKind::Send, RequestKind::Receive, RequestKind::Remove] {
         assert_eq!(after[&kind].sent - before[&kind].sent, 10, "{kind:?}");
     }
@@ -156,10 +156,10 @@ async fn three_requests_for_ten_tasks() {
 
 #[tokio::test]
 async fn a_request_that_finds_nobody_is_counted_each_time() {
-    let place = Place::new("http://127.0.0.1:9", "");
-    let refused = place.open(None).await.err().unwrap();
+    let site = Site::new("http://127.0.0.1:9", "");
+    let refused = site.open(None).await.err().unwrap();
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
-    let counts = place.meter.counts();
+    let counts = site.meter.counts();
     assert_eq!(counts[&RequestKind::Manage].sent, 6, "retries are requests");
     assert_eq!(counts[&RequestKind::Manage].failed, 6);
 }
@@ -167,8 +167,8 @@ async fn a_request_that_finds_nobody_is_counted_each_time() {
 #[tokio::test]
 async fn what_is_too_large_keeps_nobody_out() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let place = Place::new(endpoint, "");
-    let queue = place.queue(&settings()).await;
+    let site = Site::new(endpoint, "");
+    let queue = site.queue(&settings()).await;
     let sized = |bytes: usize| format!("\"{}\"", "x".repeat(bytes));
     let mut tasks: Vec<NewTask> = (0..9).map(|n| task(&sized(300_000), &format!("t{n}"))).collect();
     tasks.insert(4, task(&sized(1024 * 1024), "whale"));
@@ -179,16 +179,16 @@ async fn what_is_too_large_keeps_nobody_out() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("task 'whale' takes 1048"), "{error}");
     assert_eq!(poll(&*queue, 20).await.len(), 9);
-    assert_eq!(place.meter.counts()[&RequestKind::Send].failed, 0, "it was not even sent");
+    assert_eq!(site.meter.counts()[&RequestKind::Send].failed, 0, "it was not even sent");
 }
 
 #[tokio::test]
 async fn what_the_server_refuses_keeps_nobody_out() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let place = Place::new(endpoint, "");
-    let queue = place.queue(&settings()).await;
+    let site = Site::new(endpoint, "");
+    let queue = site.queue(&settings()).await;
     // The limit is lowered behind our back.
-    let (client, url) = place.bare().await;
+    let (client, url) = site.bare().await;
     let name = aws_sdk_sqs::types::QueueAttributeName::MaximumMessageSize;
     client.set_queue_attributes().queue_url(url).attributes(name, "1024").send().await.unwrap();
     let long = format!("\"{}\"", "x".repeat(2000));
@@ -200,16 +200,16 @@ async fn what_the_server_refuses_keeps_nobody_out() {
     assert!(error.to_string().starts_with("task 'b': "), "{error}");
     assert_eq!(poll(&*queue, 10).await.len(), 2);
     // Whoever opens it now knows before sending.
-    let error = place.open(None).await.unwrap().push(vec![task(&long, "d")]).await.remove(0);
+    let error = site.open(None).await.unwrap().push(vec![task(&long, "d")]).await.remove(0);
     assert!(error.unwrap_err().to_string().contains("the limit"), "said by us");
 }
 
 #[tokio::test]
 async fn strangers_are_left_to_the_redrive_policy() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let place = Place::new(endpoint, "");
-    let queue = place.queue(&Settings { lease: Duration::from_secs(4), ..settings() }).await;
-    let (client, url) = place.bare().await;
+    let site = Site::new(endpoint, "");
+    let queue = site.queue(&Settings { lease: Duration::from_secs(4), ..settings() }).await;
+    let (client, url) = site.bare().await;
     let foreign = ["hello", "{\"url\":\"x\"}", "{\"_dfq\":{\"id\":7}}", "[1,"];
     for body in foreign {
         client.send_message().queue_url(&url).message_body(body).send().await.unwrap();
@@ -235,8 +235,8 @@ async fn strangers_are_left_to_the_redrive_policy() {
 #[tokio::test]
 async fn without_dead_letters_nothing_is_given_up() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let place = Place { dead_letter: None, ..Place::new(endpoint, "") };
-    let queue = place.queue(&settings()).await;
+    let site = Site { dead_letter: None, ..Site::new(endpoint, "") };
+    let queue = site.queue(&settings()).await;
     queue.push(vec![task("{}", "a")]).await.remove(0).unwrap();
     for attempt in 1..=4 {
         let held = claim(&*queue).await;
@@ -253,11 +253,11 @@ async fn without_dead_letters_nothing_is_given_up() {
 #[tokio::test]
 async fn the_redrive_policy_alone_will_do() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let named = Place::new(endpoint, "");
+    let named = Site::new(endpoint, "");
     named.queue(&settings()).await;
     // Opened by somebody who named no dead-letter queue: the policy tells where it is.
-    let place = Place { dead_letter: None, ..named.clone() };
-    let queue = place.open(None).await.unwrap();
+    let site = Site { dead_letter: None, ..named.clone() };
+    let queue = site.open(None).await.unwrap();
     assert_eq!(queue.settings().max_attempts, 3);
     queue.push(vec![task("1", "a"), task("2", "b").max_attempts(1)]).await;
     for held in poll(&*queue, 2).await {
@@ -279,16 +279,15 @@ async fn the_redrive_policy_alone_will_do() {
 #[tokio::test]
 async fn a_named_dead_letter_queue_does_without_a_policy() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let place = Place::new(endpoint, "");
-    let bare = Place { dead_letter: None, ..place.clone() };
+    let site = Site::new(endpoint, "");
+    let bare = Site { dead_letter: None, ..site.clone() };
     bare.queue(&Settings { lease: Duration::from_secs(1), ..settings() }).await;
-    let grave =
-        Place { dead_letter: None, name: place.dead_letter.clone().unwrap(), ..place.clone() };
+    let grave = Site { dead_letter: None, name: site.dead_letter.clone().unwrap(), ..site.clone() };
     grave.queue(&settings()).await;
     let limits = OpenOptions { max_attempts: Some(2), ..OpenOptions::default() };
-    let address = dfq::address::SqsAddress::parse(&place.name).unwrap();
+    let address = dfq::address::SqsAddress::parse(&site.name).unwrap();
     let queue =
-        dfq::sqs::Sqs::open(address, OpenOptions { sqs: place.options(), ..limits }).await.unwrap();
+        dfq::sqs::Sqs::open(address, OpenOptions { sqs: site.options(), ..limits }).await.unwrap();
     queue.push(vec![task("1", "fails")]).await.remove(0).unwrap();
     for last in [false, true] {
         let long = PollRequest { lease: Some(Duration::from_secs(60)), ..PollRequest::new(1) };
@@ -304,26 +303,26 @@ async fn a_named_dead_letter_queue_does_without_a_policy() {
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     assert_eq!(times, 10, "max_lost");
-    assert_eq!(poll(&*place.dead_letters().await, 5).await.len(), 2);
+    assert_eq!(poll(&*site.dead_letters().await, 5).await.len(), 2);
 }
 
 #[tokio::test]
 async fn opening_says_what_is_wrong() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let place = Place::new(endpoint, "");
+    let site = Site::new(endpoint, "");
     let kind = |opened: dfq::Result<Arc<dyn Queue>>| opened.err().unwrap().kind();
-    assert_eq!(kind(place.open(None).await), ErrorKind::NotFound);
+    assert_eq!(kind(site.open(None).await), ErrorKind::NotFound);
     let long = Settings { lease: Duration::from_secs(13 * 3600), ..settings() };
-    assert_eq!(kind(place.open(Some(long)).await), ErrorKind::Unsupported);
-    let mixed = Place { dead_letter: Some("dead.fifo".into()), ..place.clone() };
+    assert_eq!(kind(site.open(Some(long)).await), ErrorKind::Unsupported);
+    let mixed = Site { dead_letter: Some("dead.fifo".into()), ..site.clone() };
     assert_eq!(kind(mixed.open(Some(settings())).await), ErrorKind::Invalid);
-    let itself = Place { dead_letter: Some(place.name.clone()), ..place.clone() };
+    let itself = Site { dead_letter: Some(site.name.clone()), ..site.clone() };
     assert_eq!(kind(itself.open(Some(settings())).await), ErrorKind::Invalid);
     // By its URL, too.
-    place.queue(&settings()).await;
-    let (_, url) = place.bare().await;
-    let (name, by_options) = (format!("sqs://{}", place.name), place.options());
-    let by_url = Place { name: url.clone(), ..place }.open(None).await.unwrap();
+    site.queue(&settings()).await;
+    let (_, url) = site.bare().await;
+    let (name, by_options) = (format!("sqs://{}", site.name), site.options());
+    let by_url = Site { name: url.clone(), ..site }.open(None).await.unwrap();
     assert_eq!(by_url.address(), url);
     assert_eq!(by_url.settings().lease, Duration::from_secs(60));
     by_url.push(vec![task("{}", "a")]).await.remove(0).unwrap();
@@ -337,8 +336,8 @@ async fn opening_says_what_is_wrong() {
 #[tokio::test]
 async fn groups_of_a_fifo_queue_keep_their_order() {
     for endpoint in [sqs_support::ministack(), sqs_support::fauxqs()].into_iter().flatten() {
-        let place = Place { group: Some("of".into()), ..Place::new(endpoint, ".fifo") };
-        let queue = place.queue(&settings()).await;
+        let site = Site { group: Some("of".into()), ..Site::new(endpoint, ".fifo") };
+        let queue = site.queue(&settings()).await;
         let json = |n: usize| format!("{{\"of\":\"{}\",\"n\":{n}}}", ["x y", "z"][n % 2]);
         let tasks = (0..40).map(|n| task(&json(n), &format!("t{n}"))).collect();
         assert!(queue.push(tasks).await.iter().all(Result::is_ok));
@@ -362,36 +361,36 @@ async fn groups_of_a_fifo_queue_keep_their_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_drains_a_queue() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let place = Place::new(endpoint, "");
-    let queue = place.queue(&settings()).await;
+    let site = Site::new(endpoint, "");
+    let queue = site.queue(&settings()).await;
     let tasks = (0..200).map(|n| task(&format!("{{\"n\":{n}}}"), &format!("t{n}"))).collect();
     assert!(queue.push(tasks).await.iter().all(Result::is_ok));
     let handler = |job: Job| async move {
         let n = job.delivery.payload.integer_member("n").unwrap();
         match (n, job.delivery.attempt) {
-            (3, _) => Verdict::Fail { reason: "hopeless".into() },
-            (5, _) => Verdict::Retry { error: "again".into(), delay: None },
-            (7, 1) => Verdict::Release { reason: None, delay: None },
-            _ => Verdict::Ack,
+            (3, _) => TaskResult::Fail { reason: "hopeless".into() },
+            (5, _) => TaskResult::Retry { error: "again".into(), delay: None },
+            (7, 1) => TaskResult::Release { reason: None, delay: None },
+            _ => TaskResult::Ack,
         }
     };
     let worker = Worker::new(queue, handler).concurrency(20).until(Until::Drained);
     let report = worker.run().await.unwrap();
     assert_eq!((report.completed, report.failed, report.released), (198, 2, 1), "{report:?}");
-    assert_eq!(poll(&*place.dead_letters().await, 5).await.len(), 2);
+    assert_eq!(poll(&*site.dead_letters().await, 5).await.len(), 2);
 }
 
 /// A stop loses nothing for the length of a lease, not even what a long poll had just brought.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_worker_gives_back_what_it_was_waiting_for() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let place = Place::new(endpoint, "");
-    let queue = place.queue(&settings()).await;
+    let site = Site::new(endpoint, "");
+    let queue = site.queue(&settings()).await;
     assert!(poll(&*queue, 1).await.is_empty());
     // Somebody waits, and then does not care any more.
     let impatient = queue.wait(Duration::from_secs(15));
     tokio::select! { () = impatient => {}, () = tokio::time::sleep(Duration::from_millis(300)) => {} }
-    let other = place.open(None).await.unwrap();
+    let other = site.open(None).await.unwrap();
     other.push(vec![task("{}", "a")]).await.remove(0).unwrap();
     queue.close().await;
     let mut found = poll(&*other, 1).await;
@@ -403,13 +402,13 @@ async fn a_stopped_worker_gives_back_what_it_was_waiting_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_waited_for_is_there() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let place = Place::new(endpoint, "");
-    let (queue, other) = (place.queue(&settings()).await, place.open(None).await.unwrap());
+    let site = Site::new(endpoint, "");
+    let (queue, other) = (site.queue(&settings()).await, site.open(None).await.unwrap());
     assert!(poll(&*queue, 5).await.is_empty());
     let (asked, ()) = tokio::join!(
         async {
             queue.wait(Duration::from_secs(10)).await;
-            place.meter.counts()[&RequestKind::Receive].sent
+            site.meter.counts()[&RequestKind::Receive].sent
         },
         async {
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -417,7 +416,7 @@ async fn what_was_waited_for_is_there() {
         },
     );
     let held = claim(&*queue).await;
-    assert_eq!(place.meter.counts()[&RequestKind::Receive].sent, asked);
+    assert_eq!(site.meter.counts()[&RequestKind::Receive].sent, asked);
     assert_eq!(held.attempt, 1);
     queue.ack(vec![held.receipt]).await.remove(0).unwrap();
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dfq::conformance::Provider;
 use dfq::{Queue, Settings};
-use sqs_support::Place;
+use sqs_support::Site;
 
-struct Server(Place);
+struct Server(Site);
 
 #[async_trait]
 impl Provider for Server {
@@ -37,7 +37,7 @@ macro_rules! suite {
             use super::*;
 
             async fn make() -> Option<Server> {
-                Some(Server(Place::new(sqs_support::$server()?, $suffix)))
+                Some(Server(Site::new(sqs_support::$server()?, $suffix)))
             }
 
             dfq::conformance_tests!(make);

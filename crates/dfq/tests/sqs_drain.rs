@@ -21,7 +21,7 @@ use std::time::Duration;
 use dfq::queue::Detail;
 use dfq::worker::{Became, Job, Until, Worker};
 use dfq::{Env, NewTask, Settings, TaskId};
-use sqs_support::Place;
+use sqs_support::Site;
 
 const TASKS: usize = 5_000;
 const WORKERS: usize = 4;
@@ -37,15 +37,15 @@ fn settings() -> Settings {
 #[test]
 fn all_is_done_although_a_worker_is_killed() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let place = Place::new(endpoint, "");
+    let site = Site::new(endpoint, "");
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let queue = runtime.block_on(place.queue(&settings()));
+    let queue = runtime.block_on(site.queue(&settings()));
     let task = |n| NewTask::from_json("{}").unwrap().id(TaskId::new(format!("t{n}")).unwrap());
     let pushed = runtime.block_on(queue.push((0..TASKS).map(task).collect()));
     assert!(pushed.iter().all(Result::is_ok));
 
-    let mut crew: Vec<Child> = (0..WORKERS).map(|n| start(&place, dir.path(), n)).collect();
+    let mut crew: Vec<Child> = (0..WORKERS).map(|n| start(&site, dir.path(), n)).collect();
     let victim = journal(dir.path(), 0);
     let stuck = || lines(&victim).iter().filter(|line| line[0] == "stuck").count();
     for _ in 0..1200 {
@@ -107,11 +107,11 @@ fn lines(path: &Path) -> Vec<Vec<String>> {
     whole.lines().map(|line| line.split(' ').map(str::to_owned).collect()).collect()
 }
 
-fn start(place: &Place, dir: &Path, worker: usize) -> Child {
+fn start(site: &Site, dir: &Path, worker: usize) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "worker_process", "--ignored", "--nocapture"])
-        .env("DFQ_DRAIN_ENDPOINT", &place.endpoint)
-        .env("DFQ_DRAIN_QUEUE", &place.name)
+        .env("DFQ_DRAIN_ENDPOINT", &site.endpoint)
+        .env("DFQ_DRAIN_QUEUE", &site.name)
         .env("DFQ_DRAIN_JOURNAL", journal(dir, worker))
         .env("DFQ_DRAIN_STUCK_AFTER", if worker == 0 { BEFORE_STUCK } else { TASKS }.to_string())
         .spawn()
@@ -125,7 +125,7 @@ fn worker_process() {
     let Ok(endpoint) = std::env::var("DFQ_DRAIN_ENDPOINT") else { return };
     let var = |name: &str| std::env::var(name).unwrap();
     let name = var("DFQ_DRAIN_QUEUE");
-    let place = Place { name, dead_letter: None, ..Place::new(&endpoint, "") };
+    let site = Site { name, dead_letter: None, ..Site::new(&endpoint, "") };
     let journal = Arc::new(Mutex::new(File::create(var("DFQ_DRAIN_JOURNAL")).unwrap()));
     let write = {
         let journal = Arc::clone(&journal);
@@ -159,7 +159,7 @@ fn worker_process() {
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let queue = place.open(None).await.unwrap();
+        let queue = site.open(None).await.unwrap();
         let worker = Worker::new(queue, handler).concurrency(CONCURRENCY);
         worker.observe(observer).until(Until::Drained).run().await.unwrap();
     });

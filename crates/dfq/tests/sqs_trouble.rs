@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use dfq::clock::{ManualClock, SeededChance};
 use dfq::meter::RequestKind;
-use dfq::worker::{Job, Report, Until, Verdict, Worker};
+use dfq::worker::{Job, Report, TaskResult, Until, Worker};
 use dfq::{Delivery, Env, ErrorKind, Nack, NewTask, PollRequest, Queue, Settings, TaskId};
-use sqs_support::Place;
+use sqs_support::Site;
 use sqs_support::proxy::{self, Act};
 
 fn settings() -> Settings {
@@ -36,28 +36,28 @@ async fn troubled(
     operation: &'static str,
     times: usize,
     act: fn() -> Act,
-) -> (Arc<dyn Queue>, Place) {
+) -> (Arc<dyn Queue>, Site) {
     let met = AtomicUsize::new(0);
     let judge = move |asked: &str, _: &str| match asked == operation {
         true if met.fetch_add(1, Ordering::SeqCst) < times => act(),
         _ => Act::Pass,
     };
-    let place = Place::new(&proxy::between(endpoint, judge), suffix);
-    (place.queue(&settings()).await, place)
+    let site = Site::new(&proxy::between(endpoint, judge), suffix);
+    (site.queue(&settings()).await, site)
 }
 
 /// ministack calls the second delete an error: it must not be taken for a lost claim.
 #[tokio::test]
 async fn an_ack_whose_answer_was_lost_is_an_ack() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let (queue, place) = troubled(endpoint, "", "DeleteMessageBatch", 1, || Act::LoseAnswer).await;
+    let (queue, site) = troubled(endpoint, "", "DeleteMessageBatch", 1, || Act::LoseAnswer).await;
     queue.push(vec![task("1", "a"), task("2", "b")]).await;
     let held = poll(&*queue, 2).await;
     let receipts: Vec<_> = held.iter().map(|held| held.receipt.clone()).collect();
     for acked in queue.ack(receipts.clone()).await {
         acked.unwrap();
     }
-    let counts = place.meter.counts()[&RequestKind::Remove];
+    let counts = site.meter.counts()[&RequestKind::Remove];
     assert_eq!((counts.sent, counts.failed), (2, 1), "the second try is a request, too");
     assert!(queue.ack(receipts).await.iter().all(Result::is_ok));
 }
@@ -79,14 +79,14 @@ async fn what_passes_is_tried_again() {
     let Some(endpoint) = sqs_support::ministack() else { return };
     for operation in ["SendMessageBatch", "ReceiveMessage", "ChangeMessageVisibilityBatch"] {
         let busy = || Act::Refuse(503, "ServiceUnavailable");
-        let (queue, place) = troubled(endpoint, "", operation, 2, busy).await;
+        let (queue, site) = troubled(endpoint, "", operation, 2, busy).await;
         queue.push(vec![task("1", "a")]).await.remove(0).unwrap();
         let held = poll(&*queue, 1).await.remove(0);
         let delay = Some(Duration::ZERO);
         let nack = Nack { receipt: held.receipt, error: String::new(), delay };
         queue.nack(vec![nack]).await.remove(0).unwrap();
         assert_eq!(poll(&*queue, 1).await.len(), 1);
-        let failed: u64 = place.meter.counts().values().map(|count| count.failed).sum();
+        let failed: u64 = site.meter.counts().values().map(|count| count.failed).sum();
         assert_eq!(failed, 2 + 2, "two refused, and two queues were looked for in vain");
     }
 }
@@ -117,13 +117,13 @@ async fn an_old_server_gets_smaller_batches() {
         "SendMessageBatch" if body.len() > 262_144 => Act::Refuse(400, "BatchRequestTooLong"),
         _ => Act::Pass,
     };
-    let place = Place::new(&proxy::between(endpoint, judge), "");
-    let queue = place.queue(&settings()).await;
+    let site = Site::new(&proxy::between(endpoint, judge), "");
+    let queue = site.queue(&settings()).await;
     let payload = format!("\"{}\"", "x".repeat(60_000));
     let push = async |round: &str| {
         let tasks = (0..10).map(|n| task(&payload, &format!("{round}-{n}"))).collect();
         assert!(queue.push(tasks).await.iter().all(Result::is_ok));
-        place.meter.counts()[&RequestKind::Send]
+        site.meter.counts()[&RequestKind::Send]
     };
     let learnt = push("first").await;
     assert!(learnt.failed >= 1, "it had to be told");
@@ -144,16 +144,16 @@ async fn an_old_server_gets_smaller_batches() {
 #[tokio::test(flavor = "current_thread")]
 async fn a_handler_that_blocks_keeps_its_task() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let place = Place::new(endpoint, "");
-    let queue = place.queue(&Settings { lease: Duration::from_secs(12), ..settings() }).await;
+    let site = Site::new(endpoint, "");
+    let queue = site.queue(&Settings { lease: Duration::from_secs(12), ..settings() }).await;
     queue.push(vec![task("1", "a")]).await.remove(0).unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let thief = {
-        let (place, over) = (place.clone(), Arc::clone(&over));
+        let (site, over) = (site.clone(), Arc::clone(&over));
         move || {
             let runtime = tokio::runtime::Runtime::new().unwrap();
             runtime.block_on(async {
-                let queue = place.open(None).await.unwrap();
+                let queue = site.open(None).await.unwrap();
                 let mut stolen = 0;
                 while !over.load(Ordering::SeqCst) {
                     stolen += poll(&*queue, 1).await.len();
@@ -182,7 +182,7 @@ async fn a_handler_that_blocks_keeps_its_task() {
 }
 
 /// A queue whose first receive waits until it is told to go on: who tells, and who hears that it waits.
-async fn waiting(endpoint: &str) -> (Arc<dyn Queue>, Place, Receiver<()>, Sender<()>) {
+async fn waiting(endpoint: &str) -> (Arc<dyn Queue>, Site, Receiver<()>, Sender<()>) {
     let ((asked, is_asked), (go_on, told)) = (channel(), channel());
     let told = std::sync::Mutex::new(Some(told));
     let judge = move |operation: &str, _: &str| {
@@ -193,17 +193,18 @@ async fn waiting(endpoint: &str) -> (Arc<dyn Queue>, Place, Receiver<()>, Sender
         }
         Act::Pass
     };
-    let place = Place::new(&proxy::between(endpoint, judge), "");
-    (place.queue(&settings()).await, place, is_asked, go_on)
+    let site = Site::new(&proxy::between(endpoint, judge), "");
+    (site.queue(&settings()).await, site, is_asked, go_on)
 }
 
 /// What a poll brings after the stop had no handler, so it cannot have been tried once too often.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_does_not_bury_what_never_ran() {
     let Some(endpoint) = sqs_support::ministack() else { return };
-    let (queue, place, is_asked, go_on) = waiting(endpoint).await;
+    let (queue, site, is_asked, go_on) = waiting(endpoint).await;
     queue.push(vec![task("1", "once").max_attempts(1)]).await.remove(0).unwrap();
-    let worker = Worker::new(queue.clone(), |_: Job| async { panic!("it was stopped") as Verdict });
+    let worker =
+        Worker::new(queue.clone(), |_: Job| async { panic!("it was stopped") as TaskResult });
     let stopper = worker.stopper();
     let running = tokio::spawn(worker.run());
     tokio::task::spawn_blocking(move || is_asked.recv().unwrap()).await.unwrap();
@@ -211,7 +212,7 @@ async fn a_stop_does_not_bury_what_never_ran() {
     go_on.send(()).unwrap();
     let report = running.await.unwrap().unwrap();
     assert_eq!(report, Report { released: 1, ..Report::default() });
-    assert!(poll(&*place.dead_letters().await, 1).await.is_empty());
+    assert!(poll(&*site.dead_letters().await, 1).await.is_empty());
     assert_eq!(poll(&*queue, 1).await.len(), 1, "at once");
 }
 
@@ -223,7 +224,7 @@ async fn a_slow_worker_does_not_bury_what_never_ran() {
     queue.push(vec![task("1", "once").max_attempts(1)]).await.remove(0).unwrap();
     let clock = ManualClock::default();
     let env = Env::new(Arc::new(clock.clone()), Arc::new(SeededChance::new(1)));
-    let worker = Worker::new(queue, |_: Job| async { Verdict::Ack }).until(Until::Drained);
+    let worker = Worker::new(queue, |_: Job| async { TaskResult::Ack }).until(Until::Drained);
     let running = tokio::spawn(worker.env(env).run());
     tokio::task::spawn_blocking(move || is_asked.recv().unwrap()).await.unwrap();
     clock.advance(settings().lease);

@@ -14,7 +14,7 @@ use dfq::queue::Purge;
 use dfq::store::fs::fault::Fault;
 use dfq::{NewTask, PollRequest, Pushed, Queue, Release, Settings, TaskKey};
 use futures::executor::block_on;
-use support::{Place, ack_all, id, poll, push, task};
+use support::{Site, ack_all, id, poll, push, task};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -28,18 +28,18 @@ fn elsewhere<R: Send + 'static>(work: impl Future<Output = R> + Send + 'static) 
 }
 
 /// A queue in which the task `a` has finished so many lives, all long ago.
-async fn finished_long_ago(lives: u32) -> Place {
-    let place = Place::new();
-    let queue = place.queue_with(relaxed()).await;
+async fn finished_long_ago(lives: u32) -> Site {
+    let site = Site::new();
+    let queue = site.queue_with(relaxed()).await;
     for _ in 0..lives {
         queue.push(vec![task("a").again()]).await.remove(0).unwrap();
         let held = poll(&*queue).await;
         ack_all(&*queue, held).await;
     }
     for life in 1..=lives {
-        place.age(&record_of(life), 100 * HOUR);
+        site.age(&record_of(life), 100 * HOUR);
     }
-    place
+    site
 }
 
 fn record_of(life: u32) -> String {
@@ -67,9 +67,9 @@ async fn purge_and_push(again: fn() -> NewTask, check: AsyncCheck) {
     for lives in 1..=3 {
         for purge_first in [true, false] {
             for at in 0.. {
-                let place = finished_long_ago(lives).await;
-                let (first, sys) = place.faulty(relaxed()).await;
-                let second = place.queue_with(relaxed()).await;
+                let site = finished_long_ago(lives).await;
+                let (first, sys) = site.faulty(relaxed()).await;
+                let second = site.queue_with(relaxed()).await;
                 let answer = Arc::new(Mutex::new(None));
                 let told = Arc::clone(&answer);
                 sys.before_change(at, move || {
@@ -89,25 +89,25 @@ async fn purge_and_push(again: fn() -> NewTask, check: AsyncCheck) {
                 let created = created.or_else(|| answer.lock().unwrap().take()).unwrap();
                 let story = format!("{lives} lives, {purge_first}, at {at}: {:#?}", sys.calls());
                 assert_eq!(created.generation(), lives + 1, "{story}");
-                check(&place, &created, &story);
+                check(&site, &created, &story);
             }
         }
     }
 }
 
-type AsyncCheck = fn(&Place, &TaskKey, &str);
+type AsyncCheck = fn(&Site, &TaskKey, &str);
 
-fn pushed_now(place: &Place, task: NewTask) -> Pushed {
-    let queue = block_on(place.queue_with(relaxed()));
+fn pushed_now(site: &Site, task: NewTask) -> Pushed {
+    let queue = block_on(site.queue_with(relaxed()));
     block_on(queue.push(vec![task])).remove(0).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purge_does_not_make_a_push_forget_earlier_lives() {
-    let check: AsyncCheck = |place, created, story| {
-        let (place, created, story) = (place.path("q"), created.clone(), story.to_owned());
+    let check: AsyncCheck = |site, created, story| {
+        let (site, created, story) = (site.path("q"), created.clone(), story.to_owned());
         elsewhere(async move {
-            let queue = dfq::open(place, dfq::OpenOptions::existing()).await.unwrap();
+            let queue = dfq::open(site, dfq::OpenOptions::existing()).await.unwrap();
             let pushed = queue.push(vec![task("a")]).await.remove(0).unwrap();
             assert_eq!(pushed, Pushed::Pending(created.clone()), "{story}");
             let held = poll(&*queue).await;
@@ -125,10 +125,10 @@ async fn a_purge_does_not_make_a_push_forget_earlier_lives() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purge_does_not_make_a_delayed_push_forget_earlier_lives() {
-    let check: AsyncCheck = |place, created, story| {
+    let check: AsyncCheck = |site, created, story| {
         // Once its last life is forgotten it is new to the queue, but for its number.
-        let known = place.path(&format!("q/{}", record_of(created.generation() - 1))).exists();
-        let pushed = pushed_now(place, task("a"));
+        let known = site.path(&format!("q/{}", record_of(created.generation() - 1))).exists();
+        let pushed = pushed_now(site, task("a"));
         assert_eq!(!known, pushed == Pushed::Created(created.clone()), "{pushed:?}: {story}");
     };
     purge_and_push(|| task("a").again().delay(HOUR), check).await;
@@ -139,11 +139,11 @@ async fn a_purge_does_not_make_a_delayed_push_forget_earlier_lives() {
 async fn a_claim_whose_answer_was_lost_is_a_claim() {
     for second_attempt in [false, true] {
         for at in 0.. {
-            let place = Place::new();
-            let (queue, sys) = place.faulty(relaxed()).await;
+            let site = Site::new();
+            let (queue, sys) = site.faulty(relaxed()).await;
             push(&*queue, "a").await;
             if second_attempt {
-                let before = place.queue().await;
+                let before = site.queue().await;
                 let held = poll(&*before).await.remove(0);
                 before.release(vec![Release::now(held.receipt)]).await.remove(0).unwrap();
             }
@@ -164,11 +164,11 @@ async fn a_claim_whose_answer_was_lost_is_a_claim() {
 /// just gives back looks like a claim whose answer was lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_given_back_during_a_poll_is_not_handed_out_by_the_old_lease() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(relaxed()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(relaxed()).await;
     push(&*queue, "a").await;
     let held = poll(&*queue).await.remove(0);
-    make_it_look_again(&place).await;
+    make_it_look_again(&site).await;
     let (giver, receipt) = (Arc::clone(&queue), held.receipt.clone());
     sys.after_read("lease.json", move || {
         elsewhere(async move { giver.release(vec![Release::now(receipt)]).await })
@@ -188,33 +188,33 @@ async fn a_task_given_back_during_a_poll_is_not_handed_out_by_the_old_lease() {
 /// owner has renewed it all the while.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_takeover_of_a_lease_that_was_renewed_meanwhile_is_taken_back() {
-    let place = Place::new();
-    let owner = place.queue_with(relaxed()).await;
+    let site = Site::new();
+    let owner = site.queue_with(relaxed()).await;
     push(&*owner, "a").await;
     let held = poll(&*owner).await.remove(0);
     let lease = "pending/ca/a/lease.json";
-    let mut old: serde_json::Value = serde_json::from_str(&place.read(lease)).unwrap();
+    let mut old: serde_json::Value = serde_json::from_str(&site.read(lease)).unwrap();
     for (member, time) in [("created_at", "10"), ("heartbeat_at", "10"), ("expires_at", "20")] {
         old[member] = format!("2026-01-01T00:{time}:00Z").into();
     }
-    std::fs::remove_file(place.path("q").join(lease)).unwrap();
-    place.write(lease, old.to_string());
-    place.age(lease, 10 * HOUR);
-    let (taker, sys) = place.faulty(relaxed()).await;
+    std::fs::remove_file(site.path("q").join(lease)).unwrap();
+    site.write(lease, old.to_string());
+    site.age(lease, 10 * HOUR);
+    let (taker, sys) = site.faulty(relaxed()).await;
     let (renewing, receipt) = (Arc::clone(&owner), held.receipt.clone());
     sys.after_read("lease.json", move || {
         elsewhere(async move { renewing.heartbeat(vec![receipt]).await }).remove(0).unwrap();
     });
     assert!(poll(&*taker).await.is_empty(), "two have it");
     assert!(!sys.still_waiting());
-    assert!(place.read("pending/ca/a/lease.2.json").contains("withdrawn"), "it was tried");
+    assert!(site.read("pending/ca/a/lease.2.json").contains("withdrawn"), "it was tried");
     owner.heartbeat(vec![held.receipt.clone()]).await.remove(0).unwrap();
     ack_all(&*owner, vec![held]).await;
 }
 
 /// An unlock, of whatever, makes every worker forget what it knows of leases.
-async fn make_it_look_again(place: &Place) {
-    let other = place.queue().await;
+async fn make_it_look_again(site: &Site) {
+    let other = site.queue().await;
     other.unlock(vec![id("something else")]).await.remove(0).unwrap_err();
 }
 
@@ -222,8 +222,8 @@ async fn make_it_look_again(place: &Place) {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_worker_is_not_woken_by_its_own_heartbeats_and_acks() {
-    let place = Place::new();
-    let queue = place.queue_with(relaxed()).await;
+    let site = Site::new();
+    let queue = site.queue_with(relaxed()).await;
     // The first of its kind makes a folder in the root, which is worth a look.
     push(&*queue, "first").await;
     let held = poll(&*queue).await;
@@ -251,8 +251,8 @@ async fn a_worker_is_not_woken_by_its_own_heartbeats_and_acks() {
 #[tokio::test]
 async fn leases_go_only_after_their_task() {
     for verb in ["ack", "fail", "cancel", "clean up"] {
-        let place = Place::new();
-        let (queue, sys) = place.faulty(relaxed()).await;
+        let site = Site::new();
+        let (queue, sys) = site.faulty(relaxed()).await;
         push(&*queue, "a").await;
         for _ in 0..2 {
             let held = poll(&*queue).await.remove(0);
@@ -266,7 +266,7 @@ async fn leases_go_only_after_their_task() {
             "cancel" => drop(queue.cancel(vec![id("a")], "no".into()).await.remove(0).unwrap()),
             _ => {
                 queue.release(vec![Release::now(receipt)]).await.remove(0).unwrap();
-                place.write("completed/ca/a.json", "{}");
+                site.write("completed/ca/a.json", "{}");
                 assert!(poll(&*queue).await.is_empty());
             }
         }
@@ -275,7 +275,7 @@ async fn leases_go_only_after_their_task() {
             calls.iter().filter_map(|call| call.strip_prefix("unlink ")).collect();
         let inside: Vec<_> = removed.iter().filter(|name| !name.contains('/')).collect();
         assert_eq!((inside.len(), *inside[0]), (4, "task.json"), "{verb}: {calls:#?}");
-        assert!(!place.exists("pending/ca/a"));
+        assert!(!site.exists("pending/ca/a"));
     }
 }
 
@@ -284,11 +284,11 @@ async fn leases_go_only_after_their_task() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_acks_one_succeeds() {
     for at in 0.. {
-        let place = Place::new();
-        let (owner, sys) = place.faulty(relaxed()).await;
+        let site = Site::new();
+        let (owner, sys) = site.faulty(relaxed()).await;
         push(&*owner, "a").await;
         let held = poll(&*owner).await.remove(0);
-        let other = place.queue_with(relaxed()).await;
+        let other = site.queue_with(relaxed()).await;
         let others_acks = Arc::new(Mutex::new(0));
         let told = Arc::clone(&others_acks);
         sys.before_change(at, move || {
@@ -317,9 +317,9 @@ async fn of_two_acks_one_succeeds() {
 async fn a_life_that_ends_during_a_push_is_not_lived_again() {
     let mut overtaken = 0;
     for at in 0.. {
-        let place = Place::new();
-        let (slow, sys) = place.faulty(relaxed()).await;
-        let quick = place.queue_with(relaxed()).await;
+        let site = Site::new();
+        let (slow, sys) = site.faulty(relaxed()).await;
+        let quick = site.queue_with(relaxed()).await;
         sys.before_change(at, move || {
             elsewhere(async move {
                 push(&*quick, "a").await;
@@ -334,7 +334,7 @@ async fn a_life_that_ends_during_a_push_is_not_lived_again() {
         overtaken += u32::from(matches!(pushed, Pushed::Finished(_, Outcome::Completed)));
         let story = format!("{pushed:?} at {at} of {:#?}", sys.calls());
         assert!(matches!(pushed, Pushed::Finished(..) | Pushed::Created(_)), "{story}");
-        assert!(poll(&*place.queue().await).await.is_empty(), "done twice: {story}");
+        assert!(poll(&*site.queue().await).await.is_empty(), "done twice: {story}");
     }
     assert!(overtaken > 0);
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use dfq::queue::{Detail, Taken, TaskState, TaskView};
+use dfq::queue::{Detail, MoveClaim, TaskState, TaskView};
 use dfq::transfer::{Event, Mode, Report, Transfer};
 use dfq::worker::Worker;
 use dfq::{Env, Nack, NewTask, OpenOptions, PollRequest, Pushed, Queue, Settings, TaskId};
@@ -128,8 +128,8 @@ async fn a_task_is_not_early_because_its_move_was_interrupted() {
     let later = NewTask::from_json("{}").unwrap().id(id("later"));
     from.push(vec![later.delay(Duration::from_secs(3600))]).await.remove(0).unwrap();
     let seen = view(&from, "later").await;
-    let taken = from.take(vec![seen], LEASE).await.remove(0).unwrap();
-    assert!(matches!(taken, Taken::Ours(_)));
+    let taken = from.claim_to_move(vec![seen], LEASE).await.remove(0).unwrap();
+    assert!(matches!(taken, MoveClaim::Ours(_)));
     tokio::time::sleep(LEASE * 2).await;
 
     let polled = from.poll(PollRequest::new(1)).await.unwrap();
@@ -146,7 +146,7 @@ async fn nor_is_it_early_in_the_other_queue() {
         let (from, to) = pair().await;
         let later = NewTask::from_json("{}").unwrap().id(id("later"));
         from.push(vec![later.delay(Duration::from_secs(3600))]).await.remove(0).unwrap();
-        from.take(vec![view(&from, "later").await], LEASE).await.remove(0).unwrap();
+        from.claim_to_move(vec![view(&from, "later").await], LEASE).await.remove(0).unwrap();
         tokio::time::sleep(LEASE * 2).await;
         assert_eq!(go(&from, &to, mode).await, done(1));
         assert!(matches!(view(&to, "later").await.state, TaskState::Scheduled { .. }));
@@ -167,11 +167,11 @@ async fn a_task_that_is_just_being_moved_away_has_not_arrived() {
 
 #[tokio::test]
 async fn one_queue_by_two_names_keeps_its_tasks() {
-    let place = support::Place::new();
-    let queue = place.queue().await;
+    let site = support::Site::new();
+    let queue = site.queue().await;
     push(&queue, &["a", "b"]).await;
-    std::os::unix::fs::symlink(place.path("q"), place.path("alias")).unwrap();
-    let alias = dfq::open(place.path("alias"), OpenOptions::existing()).await.unwrap();
+    std::os::unix::fs::symlink(site.path("q"), site.path("alias")).unwrap();
+    let alias = dfq::open(site.path("alias"), OpenOptions::existing()).await.unwrap();
     if let Ok(transfer) = Transfer::new(Arc::clone(&queue), alias, Mode::Move, Env::system()) {
         let report = transfer.run(&mut |_| {}).await.unwrap();
         assert_eq!(report, Report { refused: 2, ..Report::default() });
@@ -210,9 +210,9 @@ async fn fences_grow_on_the_way() {
                 let held = claim(queue).await;
                 assert!(held.fence > last, "{} after {last}, the next life", held.fence);
                 last = held.fence;
-                queue.put_back(vec![held.receipt]).await.remove(0).unwrap();
+                queue.release_unrun(vec![held.receipt]).await.remove(0).unwrap();
             } else {
-                queue.put_back(vec![held.receipt]).await.remove(0).unwrap();
+                queue.release_unrun(vec![held.receipt]).await.remove(0).unwrap();
             }
             let other = if Arc::ptr_eq(queue, &here) { &there } else { &here };
             assert_eq!(go(queue, other, Mode::Move).await, done(1), "round {round}");
@@ -226,12 +226,13 @@ async fn interrupted_moves_count_for_nothing() {
     let (from, to) = (memory(settings.clone()).await, memory(settings).await);
     push(&from, &["a"]).await;
     for _ in 0..4 {
-        let taken = from.take(vec![view(&from, "a").await], LEASE).await.remove(0).unwrap();
-        assert!(matches!(taken, Taken::Ours(_)), "{taken:?}");
+        let taken =
+            from.claim_to_move(vec![view(&from, "a").await], LEASE).await.remove(0).unwrap();
+        assert!(matches!(taken, MoveClaim::Ours(_)), "{taken:?}");
         tokio::time::sleep(LEASE * 2).await;
     }
     // The last one may still have it: the next run waits.
-    from.take(vec![view(&from, "a").await], LEASE * 5).await.remove(0).unwrap();
+    from.claim_to_move(vec![view(&from, "a").await], LEASE * 5).await.remove(0).unwrap();
     let mut waited = false;
     let mut tell = |event: Event<'_>| waited |= matches!(event, Event::Waiting(_));
     let report = transfer(&from, &to, Mode::Move).run(&mut tell).await.unwrap();
@@ -317,27 +318,27 @@ async fn a_queue_is_not_moved_into_itself() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_race_of_movers_and_workers() {
     for round in 0..support::short_or_long(2, 5) {
-        let places = [support::Place::new(), support::Place::new()];
+        let sites = [support::Site::new(), support::Site::new()];
         let settings =
             Settings { durability: dfq::model::Durability::Relaxed, ..Settings::default() };
-        let here = places[0].queue_with(settings.clone()).await;
-        let there = places[1].queue_with(settings).await;
+        let here = sites[0].queue_with(settings.clone()).await;
+        let there = sites[1].queue_with(settings).await;
         let names: Vec<String> = (0..400).map(|n| format!("t{n}")).collect();
         push(&here, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
         let times: Arc<std::sync::Mutex<HashMap<String, u32>>> = Arc::default();
-        let open = |place: &support::Place| dfq::open(place.path("q"), OpenOptions::existing());
+        let open = |site: &support::Site| dfq::open(site.path("q"), OpenOptions::existing());
         // There and back at the same time, for as long as anything is there. So workers stay to the last.
         let (mut crew, mut movers) = (tokio::task::JoinSet::new(), tokio::task::JoinSet::new());
         let mut stoppers = Vec::new();
         for at in [0, 1, 1] {
-            let (queue, times) = (open(&places[at]).await.unwrap(), Arc::clone(&times));
+            let (queue, times) = (open(&sites[at]).await.unwrap(), Arc::clone(&times));
             let work = move |job: dfq::worker::Job| {
                 let times = Arc::clone(&times);
                 async move {
                     let id = job.delivery.id().to_string();
                     *times.lock().unwrap().entry(id).or_default() += 1;
                     tokio::time::sleep(Duration::from_millis(1)).await;
-                    dfq::worker::Verdict::Ack
+                    dfq::worker::TaskResult::Ack
                 }
             };
             let worker = Worker::new(queue, work);
@@ -345,7 +346,7 @@ async fn a_race_of_movers_and_workers() {
             crew.spawn(worker.run());
         }
         for (from, to) in [(0, 1), (0, 1), (0, 1), (1, 0)] {
-            let (from, to) = (open(&places[from]).await.unwrap(), open(&places[to]).await.unwrap());
+            let (from, to) = (open(&sites[from]).await.unwrap(), open(&sites[to]).await.unwrap());
             movers.spawn(async move {
                 // Who is refused tries again.
                 for _ in 0..5 {

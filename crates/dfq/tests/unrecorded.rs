@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dfq::store::fs::fault::Fault;
-use dfq::worker::{Became, Job, Report, Until, Verdict, Worker};
+use dfq::worker::{Became, Job, Report, TaskResult, Until, Worker};
 use dfq::{ErrorKind, Settings};
 use rustix::io::Errno;
-use support::{Place, poll, push};
+use support::{Site, poll, push};
 
 /// So long that no stall of this machine outlasts it, however fast the tests let time pass.
 const LEASE: Duration = Duration::from_secs(6 * 3600);
@@ -21,24 +21,24 @@ fn settings() -> Settings {
     Settings { lease: LEASE, ..Settings::default() }
 }
 
-async fn ack(_: Job) -> Verdict {
-    Verdict::Ack
+async fn ack(_: Job) -> TaskResult {
+    TaskResult::Ack
 }
 
 /// Lets time pass until the worker has ended.
-async fn ended(place: &Place, worker: Worker) -> dfq::Result<Report> {
-    let running = tokio::spawn(worker.env(place.env()).run());
+async fn ended(site: &Site, worker: Worker) -> dfq::Result<Report> {
+    let running = tokio::spawn(worker.env(site.env()).run());
     while !running.is_finished() {
-        place.pass(Duration::from_secs(5));
+        site.pass(Duration::from_secs(5));
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     running.await.unwrap()
 }
 
 /// The only task can be claimed again after a while, and nothing is held against it.
-async fn assert_given_back(place: &Place, attempt: u32) {
-    let (other, _) = place.faulty(settings()).await;
-    place.pass(Duration::from_secs(2 * 3600));
+async fn assert_given_back(site: &Site, attempt: u32) {
+    let (other, _) = site.faulty(settings()).await;
+    site.pass(Duration::from_secs(2 * 3600));
     let again = poll(&*other).await;
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].attempt, attempt);
@@ -47,69 +47,69 @@ async fn assert_given_back(place: &Place, attempt: u32) {
 
 #[tokio::test]
 async fn a_worker_whose_results_are_refused_gives_back_and_ends() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(Settings { max_lost: 1, ..settings() }).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(Settings { max_lost: 1, ..settings() }).await;
     push(&*queue, "a").await;
     sys.refuse("completed", Some(Errno::ACCESS));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&seen);
     let worker =
         Worker::new(queue, ack).observe(move |settled| heard.lock().unwrap().push(settled.became));
-    assert_eq!(ended(&place, worker).await.unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(ended(&site, worker).await.unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(*seen.lock().unwrap(), [Became::Unrecorded; 3]);
-    assert_given_back(&place, 4).await;
+    assert_given_back(&site, 4).await;
 }
 
 /// What can be recorded in between shows that not all is lost.
 #[tokio::test]
 async fn a_worker_that_records_something_now_and_then_goes_on() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(settings()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(settings()).await;
     push(&*queue, "a").await;
     sys.refuse("completed", Some(Errno::ACCESS));
     let handler = |job: Job| async move {
         match job.delivery.attempt % 3 {
-            0 => Verdict::Release { reason: None, delay: None },
-            _ => Verdict::Ack,
+            0 => TaskResult::Release { reason: None, delay: None },
+            _ => TaskResult::Ack,
         }
     };
-    let report = ended(&place, Worker::new(queue, handler).limit(6)).await.unwrap();
+    let report = ended(&site, Worker::new(queue, handler).limit(6)).await.unwrap();
     assert_eq!(report, Report { unrecorded: 4, released: 2, ..Report::default() });
 }
 
 /// One call is refused, once.
 #[tokio::test]
 async fn a_single_refusal_ends_nothing() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(settings()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(settings()).await;
     push(&*queue, "a").await;
     let handler = move |_: Job| {
         sys.arm(Some(Fault::Fail(0, Errno::ACCESS)));
-        async { Verdict::Ack }
+        async { TaskResult::Ack }
     };
-    let report = ended(&place, Worker::new(queue, handler).until(Until::Drained)).await.unwrap();
+    let report = ended(&site, Worker::new(queue, handler).until(Until::Drained)).await.unwrap();
     assert_eq!(report, Report { completed: 1, ..Report::default() });
 }
 
 /// Somebody mends the permissions twenty seconds later.
 #[tokio::test]
 async fn a_refusal_that_is_mended_soon_costs_nothing() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(settings()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(settings()).await;
     push(&*queue, "a").await;
     sys.refuse("completed", Some(Errno::ROFS));
-    let worker = Worker::new(queue, ack).env(place.env()).until(Until::Drained);
+    let worker = Worker::new(queue, ack).env(site.env()).until(Until::Drained);
     let running = tokio::spawn(worker.run());
     while !sys.calls().iter().any(|call| call.contains("completed")) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     for _ in 0..20 {
-        place.pass(Duration::from_secs(1));
+        site.pass(Duration::from_secs(1));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     sys.refuse("completed", None);
     while !running.is_finished() {
-        place.pass(Duration::from_secs(1));
+        site.pass(Duration::from_secs(1));
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(running.await.unwrap().unwrap(), Report { completed: 1, ..Report::default() });
@@ -119,12 +119,12 @@ async fn a_refusal_that_is_mended_soon_costs_nothing() {
 #[tokio::test]
 async fn a_full_disk_at_the_ack_ends_a_worker_that_ends_by_itself() {
     for until in [Until::Idle, Until::Drained] {
-        let place = Place::new();
-        let (queue, sys) = place.faulty(settings()).await;
+        let site = Site::new();
+        let (queue, sys) = site.faulty(settings()).await;
         push(&*queue, "a").await;
         sys.refuse("completed", Some(Errno::NOSPC));
         let worker = Worker::new(queue, ack).until(until);
-        assert_eq!(ended(&place, worker).await.unwrap_err().kind(), ErrorKind::Full);
-        assert_given_back(&place, 2).await;
+        assert_eq!(ended(&site, worker).await.unwrap_err().kind(), ErrorKind::Full);
+        assert_given_back(&site, 2).await;
     }
 }

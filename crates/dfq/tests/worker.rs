@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use dfq::queue::TaskState;
 use dfq::store::fs::fault::Fault;
-use dfq::worker::{Job, Report, Until, Verdict, Worker};
+use dfq::worker::{Job, Report, TaskResult, Until, Worker};
 use dfq::{PollRequest, Queue, Settings};
 use rustix::io::Errno;
-use support::{Place, id, poll, push};
+use support::{Site, id, poll, push};
 
 /// Nobody sits it out: tests put the clock forward.
 const LEASE: Duration = Duration::from_secs(600);
@@ -25,14 +25,14 @@ fn settings() -> Settings {
     Settings { lease: LEASE, ..Settings::default() }
 }
 
-async fn ack(_: Job) -> Verdict {
-    Verdict::Ack
+async fn ack(_: Job) -> TaskResult {
+    TaskResult::Ack
 }
 
 #[tokio::test]
 async fn a_worker_does_everything_and_leaves_word() {
-    let place = Place::new();
-    let queue = place.queue().await;
+    let site = Site::new();
+    let queue = site.queue().await;
     for n in 0..30 {
         push(&*queue, &format!("t{n}")).await;
     }
@@ -47,8 +47,8 @@ async fn a_worker_does_everything_and_leaves_word() {
 
 #[tokio::test]
 async fn a_results_error_is_a_retry_and_a_panic_too() {
-    let place = Place::new();
-    let queue = place.queue_with(Settings { max_attempts: 1, ..settings() }).await;
+    let site = Site::new();
+    let queue = site.queue_with(Settings { max_attempts: 1, ..settings() }).await;
     push(&*queue, "error").await;
     push(&*queue, "panic").await;
     let handler = |job: Job| async move {
@@ -66,8 +66,8 @@ async fn a_results_error_is_a_retry_and_a_panic_too() {
 
 #[tokio::test]
 async fn as_many_tasks_at_once_as_asked_for() {
-    let place = Place::new();
-    let queue = place.queue().await;
+    let site = Site::new();
+    let queue = site.queue().await;
     for n in 0..12 {
         push(&*queue, &format!("t{n}")).await;
     }
@@ -81,7 +81,7 @@ async fn as_many_tasks_at_once_as_asked_for() {
             most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             barrier.wait().await;
             running.fetch_sub(1, Ordering::SeqCst);
-            Verdict::Ack
+            TaskResult::Ack
         }
     };
     let report =
@@ -93,24 +93,24 @@ async fn as_many_tasks_at_once_as_asked_for() {
 /// One thread for everything, and the handler sits on it for longer than a lease.
 #[tokio::test(flavor = "current_thread")]
 async fn a_busy_handler_does_not_starve_its_own_heartbeat() {
-    let place = Arc::new(Place::new());
-    let (queue, _) = place.faulty(settings()).await;
+    let site = Arc::new(Site::new());
+    let (queue, _) = site.faulty(settings()).await;
     push(&*queue, "a").await;
-    let sits = Arc::clone(&place);
+    let sits = Arc::clone(&site);
     let handler = move |job: Job| {
         sits.outlive(LEASE_OF_A, job.queue.heartbeat_every(LEASE), LEASE);
-        async { Verdict::Ack }
+        async { TaskResult::Ack }
     };
-    let worker = Worker::new(queue.clone(), handler).env(place.env()).until(Until::Drained);
+    let worker = Worker::new(queue.clone(), handler).env(site.env()).until(Until::Drained);
     assert_eq!(worker.run().await.unwrap(), Report { completed: 1, ..Report::default() });
     assert_eq!(queue.get(id("a")).await.unwrap().unwrap().attempts.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_handler_whose_lease_is_lost_is_cancelled() {
-    let place = Place::new();
-    let (queue, _) = place.faulty(settings()).await;
-    let (operator, _) = place.faulty(settings()).await;
+    let site = Site::new();
+    let (queue, _) = site.faulty(settings()).await;
+    let (operator, _) = site.faulty(settings()).await;
     push(&*queue, "a").await;
     let (started, dropped) = (Arc::new(tokio::sync::Notify::new()), Arc::new(AtomicUsize::new(0)));
     struct OnDrop(Arc<AtomicUsize>);
@@ -125,16 +125,16 @@ async fn a_handler_whose_lease_is_lost_is_cancelled() {
         async move {
             let _guard = guard;
             starting.notify_one();
-            std::future::pending::<Verdict>().await
+            std::future::pending::<TaskResult>().await
         }
     };
-    let worker = Worker::new(queue.clone(), handler).env(place.env());
+    let worker = Worker::new(queue.clone(), handler).env(site.env());
     let stopper = worker.stopper();
     let running = tokio::spawn(worker.run());
     started.notified().await;
     operator.pause(None).await.unwrap();
     operator.unlock(vec![id("a")]).await.remove(0).unwrap();
-    place.pass(queue.heartbeat_every(LEASE));
+    site.pass(queue.heartbeat_every(LEASE));
     while dropped.load(Ordering::SeqCst) == 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -147,8 +147,8 @@ async fn a_handler_whose_lease_is_lost_is_cancelled() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_stop_lets_tasks_finish_and_gives_the_rest_back() {
-    let place = Place::new();
-    let (queue, _) = place.faulty(settings()).await;
+    let site = Site::new();
+    let (queue, _) = site.faulty(settings()).await;
     push(&*queue, "short").await;
     push(&*queue, "endless").await;
     let both = Arc::new(tokio::sync::Barrier::new(3));
@@ -162,32 +162,32 @@ async fn a_stop_lets_tasks_finish_and_gives_the_rest_back() {
                 std::future::pending::<()>().await;
             }
             stopped.notified().await;
-            Verdict::Ack
+            TaskResult::Ack
         }
     };
     let grace = Duration::from_secs(60);
     let done = Arc::new(tokio::sync::Notify::new());
     let (heard, worker) = (done.clone(), Worker::new(queue, handler).concurrency(2).grace(grace));
-    let worker = worker.env(place.env()).observe(move |_| heard.notify_one());
+    let worker = worker.env(site.env()).observe(move |_| heard.notify_one());
     let stopper = worker.stopper();
     let running = tokio::spawn(worker.run());
     both.wait().await;
     stopper.stop();
     stopped.notify_one();
     done.notified().await;
-    place.pass(grace);
+    site.pass(grace);
     let report = running.await.unwrap().unwrap();
     assert_eq!(report, Report { completed: 1, released: 1, ..Report::default() });
     // The lease is ten minutes long; nobody has to wait for it.
-    let next = poll(&*place.faulty(settings()).await.0).await;
+    let next = poll(&*site.faulty(settings()).await.0).await;
     assert_eq!(next.len(), 1);
     assert_eq!((next[0].id().as_str(), next[0].attempt), ("endless", 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_hard_stop_does_not_wait_even_for_a_handler_that_blocks() {
-    let place = Place::new();
-    let queue = place.queue().await;
+    let site = Site::new();
+    let queue = site.queue().await;
     push(&*queue, "a").await;
     let started = Arc::new(tokio::sync::Notify::new());
     let (starting, (over, blocked)) = (started.clone(), std::sync::mpsc::channel::<()>());
@@ -197,7 +197,7 @@ async fn a_hard_stop_does_not_wait_even_for_a_handler_that_blocks() {
         async move {
             starting.notify_one();
             let _ = blocked.lock().unwrap().recv_timeout(Duration::from_secs(60));
-            Verdict::Ack
+            TaskResult::Ack
         }
     };
     let worker = Worker::new(queue, handler).grace(Duration::from_secs(3600));
@@ -207,20 +207,20 @@ async fn a_hard_stop_does_not_wait_even_for_a_handler_that_blocks() {
     stopper.stop_now();
     let report = running.await.unwrap().unwrap();
     assert_eq!(report, Report { released: 1, ..Report::default() });
-    assert_eq!(poll(&*place.queue().await).await.len(), 1);
+    assert_eq!(poll(&*site.queue().await).await.len(), 1);
     drop(over);
 }
 
 #[tokio::test]
 async fn until_idle_does_not_wait_for_backoffs() {
-    let place = Place::new();
-    let queue = place.queue().await;
+    let site = Site::new();
+    let queue = site.queue().await;
     push(&*queue, "a").await;
     push(&*queue, "b").await;
     let handler = |job: Job| async move {
         match job.delivery.id().as_str() {
-            "a" => Verdict::Retry { error: "no".into(), delay: Some(Duration::from_secs(3600)) },
-            _ => Verdict::Ack,
+            "a" => TaskResult::Retry { error: "no".into(), delay: Some(Duration::from_secs(3600)) },
+            _ => TaskResult::Ack,
         }
     };
     let report = Worker::new(queue, handler).until(Until::Idle).run().await.unwrap();
@@ -229,10 +229,10 @@ async fn until_idle_does_not_wait_for_backoffs() {
 
 #[tokio::test]
 async fn until_drained_waits_for_backoffs_schedules_and_others() {
-    let place = Place::new();
-    let (queue, _) = place.faulty(settings()).await;
+    let site = Site::new();
+    let (queue, _) = site.faulty(settings()).await;
     push(&*queue, "others").await;
-    let (silent, _) = place.faulty(settings()).await;
+    let (silent, _) = site.faulty(settings()).await;
     let soon = PollRequest { lease: Some(Duration::from_secs(60)), ..PollRequest::new(1) };
     assert_eq!(silent.poll(soon).await.unwrap().deliveries.len(), 1, "held by a silent worker");
     push(&*queue, "retried").await;
@@ -244,15 +244,15 @@ async fn until_drained_waits_for_backoffs_schedules_and_others() {
     let handler = |job: Job| async move {
         match (job.delivery.id().as_str(), job.delivery.attempt) {
             ("retried", 1) => {
-                Verdict::Retry { error: "no".into(), delay: Some(Duration::from_secs(30)) }
+                TaskResult::Retry { error: "no".into(), delay: Some(Duration::from_secs(30)) }
             }
-            _ => Verdict::Ack,
+            _ => TaskResult::Ack,
         }
     };
-    let worker = Worker::new(queue, handler).env(place.env()).until(Until::Drained);
+    let worker = Worker::new(queue, handler).env(site.env()).until(Until::Drained);
     let running = tokio::spawn(worker.run());
     while !running.is_finished() {
-        place.pass(Duration::from_secs(1));
+        site.pass(Duration::from_secs(1));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let report = running.await.unwrap().unwrap();
@@ -263,10 +263,10 @@ async fn until_drained_waits_for_backoffs_schedules_and_others() {
 /// there is room.
 #[tokio::test]
 async fn a_full_disk_does_not_lose_finished_work() {
-    let place = Arc::new(Place::new());
-    let (queue, sys) = place.faulty(settings()).await;
+    let site = Arc::new(Site::new());
+    let (queue, sys) = site.faulty(settings()).await;
     push(&*queue, "a").await;
-    let (every, room, waits) = (queue.heartbeat_every(LEASE), sys.clone(), Arc::clone(&place));
+    let (every, room, waits) = (queue.heartbeat_every(LEASE), sys.clone(), Arc::clone(&site));
     let handler = move |_: Job| {
         // No record can be made from here on; leases can be renewed.
         sys.refuse("completed", Some(Errno::NOSPC));
@@ -276,9 +276,9 @@ async fn a_full_disk_does_not_lose_finished_work() {
             room.refuse("completed", None);
             waits.pass(every);
         });
-        async { Verdict::Ack }
+        async { TaskResult::Ack }
     };
-    let worker = Worker::new(queue.clone(), handler).env(place.env()).limit(1);
+    let worker = Worker::new(queue.clone(), handler).env(site.env()).limit(1);
     assert_eq!(worker.run().await.unwrap(), Report { completed: 1, ..Report::default() });
     assert_eq!(queue.get(id("a")).await.unwrap().unwrap().attempts.len(), 1);
 }
@@ -286,13 +286,13 @@ async fn a_full_disk_does_not_lose_finished_work() {
 /// A handler that panics before it has made its future must not take the worker with it.
 #[tokio::test]
 async fn a_handler_that_panics_at_once_is_a_retry() {
-    let place = Place::new();
-    let queue = place.queue_with(Settings { max_attempts: 1, ..settings() }).await;
+    let site = Site::new();
+    let queue = site.queue_with(Settings { max_attempts: 1, ..settings() }).await;
     push(&*queue, "bad").await;
     push(&*queue, "good").await;
     let handler = |job: Job| {
         assert_ne!(job.delivery.id().as_str(), "bad", "on purpose");
-        async { Verdict::Ack }
+        async { TaskResult::Ack }
     };
     let report = Worker::new(queue, handler).until(Until::Drained).run().await.unwrap();
     assert_eq!(report, Report { completed: 1, failed: 1, ..Report::default() });
@@ -301,8 +301,8 @@ async fn a_handler_that_panics_at_once_is_a_retry() {
 /// A store that fails is not an empty queue.
 #[tokio::test]
 async fn a_failing_store_does_not_look_idle() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(settings()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(settings()).await;
     push(&*queue, "a").await;
     sys.refuse("tmp", Some(Errno::IO));
     let mended = sys.clone();
@@ -316,8 +316,8 @@ async fn a_failing_store_does_not_look_idle() {
 
 #[tokio::test]
 async fn a_poll_that_may_not_write_says_so() {
-    let place = Place::new();
-    let (queue, sys) = place.faulty(settings()).await;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(settings()).await;
     push(&*queue, "a").await;
     assert!(queue.poll(PollRequest::new(0)).await.is_ok());
     sys.arm(Some(Fault::Fail(0, Errno::ROFS)));
@@ -327,7 +327,7 @@ async fn a_poll_that_may_not_write_says_so() {
 
 #[tokio::test]
 async fn queues_are_worked_on_in_the_order_given() {
-    let (first, second) = (Place::new(), Place::new());
+    let (first, second) = (Site::new(), Site::new());
     let (urgent, other) = (first.queue().await, second.queue().await);
     for n in 0..20 {
         push(&*other, &format!("other{n}")).await;
@@ -337,7 +337,7 @@ async fn queues_are_worked_on_in_the_order_given() {
     let seen = Arc::clone(&done);
     let handler = move |job: Job| {
         seen.lock().unwrap().push((job.queue.address().to_owned(), job.delivery.id().to_string()));
-        async { Verdict::Ack }
+        async { TaskResult::Ack }
     };
     let worker = Worker::new(urgent.clone(), handler).then(other.clone()).until(Until::Drained);
     assert_eq!(worker.run().await.unwrap().completed, 40);
@@ -353,14 +353,14 @@ async fn queues_are_worked_on_in_the_order_given() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_of_the_second_queue_are_kept_too() {
-    let first = Place::new();
+    let first = Site::new();
     let second = Arc::new(first.another());
     let (idle, busy) = (first.faulty(settings()).await.0, second.faulty(settings()).await.0);
     push(&*busy, "a").await;
     let sits = Arc::clone(&second);
     let handler = move |job: Job| {
         sits.outlive(LEASE_OF_A, job.queue.heartbeat_every(LEASE), LEASE);
-        async { Verdict::Ack }
+        async { TaskResult::Ack }
     };
     let worker = Worker::new(idle, handler).then(busy).env(first.env()).until(Until::Drained);
     assert_eq!(worker.run().await.unwrap(), Report { completed: 1, ..Report::default() });
@@ -368,8 +368,8 @@ async fn leases_of_the_second_queue_are_kept_too() {
 
 #[tokio::test]
 async fn a_limit_is_a_limit() {
-    let place = Place::new();
-    let queue = place.queue().await;
+    let site = Site::new();
+    let queue = site.queue().await;
     for n in 0..10 {
         push(&*queue, &format!("t{n}")).await;
     }
@@ -384,8 +384,8 @@ async fn a_limit_is_a_limit() {
 async fn an_observer_hears_what_became_of_each_task() {
     use dfq::worker::Became;
     const HOUR: Duration = Duration::from_secs(3600);
-    let place = Place::new();
-    let queue = place.queue_with(Settings { max_attempts: 2, ..settings() }).await;
+    let site = Site::new();
+    let queue = site.queue_with(Settings { max_attempts: 2, ..settings() }).await;
     for name in ["ack", "fail", "retry", "release"] {
         push(&*queue, name).await;
     }
@@ -394,10 +394,10 @@ async fn an_observer_hears_what_became_of_each_task() {
     let handler = |job: Job| async move {
         assert_eq!(job.delivery.earlier, dfq::queue::Earlier::default());
         match job.delivery.id().as_str() {
-            "ack" => Verdict::Ack,
-            "fail" => Verdict::Fail { reason: "no".into() },
-            "retry" => Verdict::Retry { error: "no".into(), delay: Some(HOUR) },
-            _ => Verdict::Release { reason: None, delay: Some(HOUR) },
+            "ack" => TaskResult::Ack,
+            "fail" => TaskResult::Fail { reason: "no".into() },
+            "retry" => TaskResult::Retry { error: "no".into(), delay: Some(HOUR) },
+            _ => TaskResult::Release { reason: None, delay: Some(HOUR) },
         }
     };
     let worker = Worker::new(queue.clone(), handler).until(Until::Idle).observe(move |settled| {
@@ -424,7 +424,7 @@ async fn an_observer_hears_what_became_of_each_task() {
     };
     let handler = move |job| async move {
         handler(job).await;
-        Verdict::Ack
+        TaskResult::Ack
     };
     let report = Worker::new(queue, handler).until(Until::Drained).run().await.unwrap();
     assert_eq!(report.completed, 2);
@@ -432,10 +432,10 @@ async fn an_observer_hears_what_became_of_each_task() {
 
 #[tokio::test]
 async fn a_worker_may_give_up_sooner_than_its_queue() {
-    let place = Place::new();
-    push(&*place.queue().await, "hard").await;
+    let site = Site::new();
+    push(&*site.queue().await, "hard").await;
     let options = dfq::OpenOptions { max_attempts: Some(1), ..dfq::OpenOptions::existing() };
-    let queue = dfq::open(place.path("q"), options).await.unwrap();
+    let queue = dfq::open(site.path("q"), options).await.unwrap();
     let handler = |_: Job| async { Err::<(), _>("no luck") };
     let report = Worker::new(queue, handler).until(Until::Drained).run().await.unwrap();
     assert_eq!(report, Report { failed: 1, ..Report::default() });
@@ -443,8 +443,8 @@ async fn a_worker_may_give_up_sooner_than_its_queue() {
 
 #[tokio::test]
 async fn a_cancelled_handler_may_tidy_up_before_its_task_is_given_back() {
-    let place = Place::new();
-    let queue = place.queue().await;
+    let site = Site::new();
+    let queue = site.queue().await;
     push(&*queue, "long").await;
     let (tidied, begun) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Notify::new()));
     let (seen, onlooker, runs) = (Arc::clone(&tidied), queue.clone(), Arc::clone(&begun));
@@ -457,7 +457,7 @@ async fn a_cancelled_handler_may_tidy_up_before_its_task_is_given_back() {
             let state = onlooker.get(id("long")).await.unwrap().unwrap().state;
             assert!(matches!(state, TaskState::Leased { .. }), "{state:?}");
             tidied.fetch_add(1, Ordering::SeqCst);
-            Verdict::Release { reason: Some("stopped".into()), delay: None }
+            TaskResult::Release { reason: Some("stopped".into()), delay: None }
         }
     };
     let worker = Worker::new(queue.clone(), handler).cleanup(Duration::from_secs(30));

@@ -7,8 +7,8 @@
 mod bucket;
 mod measure;
 mod part;
-mod place;
 mod requests;
+mod scratch;
 mod sqs;
 
 use anyhow::Result;
@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::exit::{Answer, unsupported};
 use crate::output::{self, Table, thousands};
 use measure::{Figures, Measure};
-use place::Place;
+use scratch::Scratch;
 
 /// Measure push, claim and ack on a store
 ///
@@ -105,10 +105,10 @@ impl Bench {
         };
         let stop = CancellationToken::new();
         let signal = context.env.spawn(crate::exit::stop_signal(stop.clone()));
-        let place = Place::make(path, &context.env).await?;
-        let measured = self.measure(context, &place, &stop).await;
+        let scratch = Scratch::make(path, &context.env).await?;
+        let measured = self.measure(context, &scratch, &stop).await;
         // Removed before anything else is said: whoever reads us may go away.
-        let removed = place.remove();
+        let removed = scratch.remove();
         let rows = measured?;
         removed?;
         if stop.is_cancelled() {
@@ -123,7 +123,7 @@ impl Bench {
     async fn measure(
         &self,
         context: &Context,
-        place: &Place,
+        scratch: &Scratch,
         stop: &CancellationToken,
     ) -> Result<Vec<Row>> {
         let durability = match self.durability {
@@ -131,10 +131,10 @@ impl Bench {
             Survives::Relaxed => Durability::Relaxed,
         };
         let word = if self.durability == Survives::Durable { "durable" } else { "relaxed" };
-        let folder = output::printable(&place.below().display().to_string());
+        let folder = output::printable(&scratch.below().display().to_string());
         let ground = Ground {
             folder: &folder,
-            filesystem: place.filesystem(),
+            filesystem: scratch.filesystem(),
             durability: word,
             version: env!("CARGO_PKG_VERSION"),
         };
@@ -150,7 +150,7 @@ impl Bench {
         }
         let measure = Measure {
             env: context.env.clone(),
-            folder: place.folder().to_owned(),
+            folder: scratch.folder().to_owned(),
             durability,
             tasks: self.tasks as usize,
             size: self.size as usize,

@@ -52,7 +52,7 @@ impl Cancel {
         };
         let named = !self.which.ids.is_empty();
         let job = Job { context, queue, words: WORDS, careful: self.careful, named };
-        job.run(ids, look, async |batch: Vec<TaskId>| {
+        job.run(ids, check_state, async |batch: Vec<TaskId>| {
             let answers = queue.cancel(batch.clone(), self.reason.clone()).await;
             let told = |(id, answer): (&TaskId, dfq::Result<Cancelled>)| {
                 answer.map(|cancelled| told(id, cancelled))
@@ -72,7 +72,7 @@ fn told(id: &TaskId, cancelled: Cancelled) -> Told {
     Told { status: WORDS.done, generation: None, worker_id: cancelled.held_by, line }
 }
 
-fn look(view: &TaskView) -> dfq::Result<()> {
+fn check_state(view: &TaskView) -> dfq::Result<()> {
     match view.state {
         TaskState::Completed | TaskState::Failed => {
             let message = format!("task '{}' has {} already", view.key.id(), view.state.name());

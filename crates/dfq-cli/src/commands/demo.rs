@@ -174,7 +174,7 @@ impl Show<'_> {
     async fn kill_one(&mut self, crew: &mut Crew, tasks: u64) -> Result<Killed> {
         let mut watch = Progress::new(self.elapsed());
         loop {
-            let stats = self.look(&mut watch).await?;
+            let stats = self.refresh(&mut watch).await?;
             if stats.completed >= tasks / 6
                 && let Some(killed) = crew.kill_one_with_tasks(&*self.queue).await?
             {
@@ -199,7 +199,7 @@ impl Show<'_> {
         let mut watch = Progress::new(self.elapsed());
         let mut orphans = killed.tasks.clone();
         loop {
-            self.look(&mut watch).await?;
+            self.refresh(&mut watch).await?;
             let mut taken = Vec::new();
             for id in &orphans {
                 let view = self.queue.get(id.clone()).await?;
@@ -221,14 +221,14 @@ impl Show<'_> {
             crew.see_to(self.elapsed() - watch.moved_at > STUCK)?;
             if crew.is_done() {
                 // Whatever they did after the last look.
-                self.look(&mut watch).await?;
+                self.refresh(&mut watch).await?;
                 return Ok(());
             }
             self.context.env.clock().sleep(LOOK_EVERY).await;
         }
     }
 
-    async fn look(&self, watch: &mut Progress) -> Result<Stats> {
+    async fn refresh(&self, watch: &mut Progress) -> Result<Stats> {
         let stats = self.queue.stats(Detail::States).await?;
         let elapsed = self.elapsed();
         if stats.completed != watch.completed {

@@ -1,11 +1,11 @@
 //! `dfq doctor`: whether a store keeps what a queue rests on.
 //!
-//! The library examines; here are the processes that race (`crew`), the ways to a store (`place`), and
+//! The library examines; here are the processes that race (`racers`), the ways to a store (`subjects`), and
 //! what is printed (`show`).
 
-mod crew;
-mod place;
+mod racers;
 mod show;
+mod subjects;
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use crate::args::duration;
 use crate::context::Context;
 use crate::exit::{Answer, invalid};
-use crew::Crew;
-use place::Places;
+use racers::Racers;
+use subjects::Subjects;
 
 /// Find out whether a store is safe for a queue, and what it can carry
 ///
@@ -70,36 +70,41 @@ pub(crate) struct Doctor {
 impl Doctor {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
         if self.racer {
-            return crew::race(&self.addresses, usize::from(self.clients), &context.env).await;
+            return racers::race(&self.addresses, usize::from(self.clients), &context.env).await;
         }
         if self.addresses.len() > 1 && !self.peer {
             return Err(invalid("several addresses are raced against each other: say --peer"));
         }
-        let addresses = place::resolve(context, &self.addresses)?;
+        let addresses = subjects::resolve(context, &self.addresses)?;
         let options = context.access_s3(OpenOptions::existing());
-        let crew = |own: &Self| {
+        let racers = |own: &Self| {
             let processes = usize::from(own.processes.min(own.clients));
-            Crew::start(&addresses, processes, usize::from(own.clients), &options)
+            Racers::start(&addresses, processes, usize::from(own.clients), &options)
         };
-        match Places::open(&addresses, &options).await? {
-            Places::Directories(places) => self.examine(context, places, crew(&self)?).await,
-            Places::Buckets(places) => self.examine(context, places, crew(&self)?).await,
+        match Subjects::open(&addresses, &options).await? {
+            Subjects::Directories(subjects) => {
+                self.examine(context, subjects, racers(&self)?).await
+            }
+            Subjects::Buckets(subjects) => self.examine(context, subjects, racers(&self)?).await,
         }
     }
 
     async fn examine<T: Tree>(
         &self,
         context: &Context,
-        places: Vec<Subject<T>>,
-        mut crew: Crew,
+        subjects: Vec<Subject<T>>,
+        mut racers: Racers,
     ) -> Result<Answer> {
         let stop = CancellationToken::new();
         let signal = context.env.spawn(crate::exit::stop_signal(stop.clone()));
         if !context.json && !context.quiet {
-            crate::output::note!("dfq: examining {}; this may take a minute", places[0].address());
+            crate::output::note!(
+                "dfq: examining {}; this may take a minute",
+                subjects[0].address()
+            );
         }
         let clients = usize::from(self.clients);
-        let meeting = (self.peer && places.len() == 1).then(|| Meeting {
+        let meeting = (self.peer && subjects.len() == 1).then(|| Meeting {
             peers: usize::from(self.peers),
             clients: clients.div_ceil(usize::from(self.peers)).max(2),
             wait: self.wait,
@@ -112,8 +117,8 @@ impl Doctor {
             stop: stop.clone(),
             ..Examination::default()
         };
-        let examined = dfq::doctor::examine(&places, &mut crew, &how).await;
-        crew.end().await;
+        let examined = dfq::doctor::examine(&subjects, &mut racers, &how).await;
+        racers.end().await;
         if stop.is_cancelled() {
             return Ok(Answer::Killed(signal.await.unwrap_or(2)));
         }

@@ -1,7 +1,7 @@
 //! `dfq explain`: why nothing runs, in plain words. What stands in the way comes first.
 
 mod one;
-mod survey;
+mod pending;
 
 use anyhow::Result;
 use clap::Args;
@@ -15,7 +15,7 @@ use crate::commands::workers::{Life, seen};
 use crate::context::Context;
 use crate::exit::Answer;
 use crate::output;
-use survey::Survey;
+use pending::PendingGroups;
 
 /// Say in plain words why nothing runs, or why one task does not
 #[derive(Args, Debug)]
@@ -81,16 +81,16 @@ impl Explain {
         let findings = match &self.id {
             Some(id) => {
                 let (queue, view) = show::find(context, &self.queue, id).await?;
-                let around = Surroundings::look(&*queue, &self.queue).await?;
+                let around = Surroundings::of(&*queue, &self.queue).await?;
                 one::findings(&view, queue.settings(), &around)
             }
             None => {
                 let queue = context.open(&self.queue).await?;
-                let around = Surroundings::look(&*queue, &self.queue).await?;
+                let around = Surroundings::of(&*queue, &self.queue).await?;
                 let stats = queue.stats(Detail::Counts).await?;
-                let survey = Survey::of(&*queue).await?;
-                let mut findings = around.findings(&stats, &survey);
-                findings.extend(survey.findings(&stats, &around));
+                let groups = PendingGroups::of(&*queue).await?;
+                let mut findings = around.findings(&stats, &groups);
+                findings.extend(groups.findings(&stats, &around));
                 findings.extend(around.failures(&stats));
                 findings
             }
@@ -107,7 +107,7 @@ impl Explain {
 }
 
 impl Surroundings {
-    async fn look(queue: &dyn Queue, name: &str) -> Result<Self> {
+    async fn of(queue: &dyn Queue, name: &str) -> Result<Self> {
         let (paused, workers) = (queue.paused().await?, queue.workers().await?);
         Ok(Self { name: output::shell(name), paused, workers, now: queue.now().await })
     }
@@ -134,7 +134,7 @@ impl Surroundings {
     }
 
     /// What is wrong with the workers, or that nothing is.
-    fn crew(&self) -> Finding {
+    fn about_workers(&self) -> Finding {
         let alive: Vec<_> = self.alive().collect();
         let number = |life| {
             let of = self.workers.iter().filter(|worker| Life::of(worker, self.now) == life);
@@ -148,7 +148,7 @@ impl Surroundings {
             let verb = if alive == 1 { "is" } else { "are" };
             let who = output::count(alive, "worker");
             let busy = if running >= room && room > 0 { ": all busy" } else { "" };
-            let text = format!("{who} {verb} alive, with {running} of {room} places taken{busy}.");
+            let text = format!("{who} {verb} alive, with {running} of {room} slots in use{busy}.");
             return Finding::new("workers", text).count(alive);
         }
         let last = self.workers.iter().filter(|worker| worker.stopped_at.is_none());
@@ -168,9 +168,9 @@ impl Surroundings {
         Finding::new("workers", text).count(0)
     }
 
-    fn findings(&self, stats: &Stats, survey: &Survey) -> Vec<Finding> {
+    fn findings(&self, stats: &Stats, groups: &PendingGroups) -> Vec<Finding> {
         let mut findings: Vec<Finding> = self.pause().into_iter().collect();
-        if survey.is_empty() && stats.scheduled == 0 {
+        if groups.is_empty() && stats.scheduled == 0 {
             let finished = stats.completed + stats.failed;
             let text = match finished {
                 0 => format!("There are no tasks; `dfq push {}` adds some.", self.name),
@@ -182,7 +182,7 @@ impl Surroundings {
             };
             findings.push(Finding::new("empty", text).count(finished));
         } else {
-            findings.push(self.crew());
+            findings.push(self.about_workers());
         }
         findings
     }

@@ -136,22 +136,22 @@ impl Push {
     }
 
     fn task(&self, input: &Input) -> Result<NewTask> {
-        let place = |error: dfq::Error| match input.line {
+        let at_line = |error: dfq::Error| match input.line {
             Some(number) => anyhow::Error::from(error.context(format!("line {number}"))),
             None => error.into(),
         };
-        let mut task = NewTask::from_json(&input.json).map_err(place)?;
+        let mut task = NewTask::from_json(&input.json).map_err(at_line)?;
         if let Some(id) = &self.id {
-            task = task.id(TaskId::new(id.as_str()).map_err(place)?);
+            task = task.id(TaskId::new(id.as_str()).map_err(at_line)?);
         } else if let Some(field) = &self.id_field {
-            let id = id_in(&input.json, field).and_then(TaskId::new).map_err(place)?;
+            let id = id_in(&input.json, field).and_then(TaskId::new).map_err(at_line)?;
             task = task.id(id);
         } else if self.id_hash {
-            let hash = dfq::Payload::from_json(&input.json).map_err(place)?.sha256();
-            task = task.id(TaskId::new(hash).map_err(place)?);
+            let hash = dfq::Payload::from_json(&input.json).map_err(at_line)?.sha256();
+            task = task.id(TaskId::new(hash).map_err(at_line)?);
         }
         // Found out now, so that nothing after it is pushed.
-        task.chosen_id().map_err(place)?;
+        task.chosen_id().map_err(at_line)?;
         if self.again {
             task = task.again();
         }

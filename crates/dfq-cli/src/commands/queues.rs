@@ -38,7 +38,7 @@ impl Queues {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
         let mut rows = Vec::new();
         for name in context.config.names() {
-            rows.push(look(context, name).await);
+            rows.push(row_of(context, name).await);
         }
         rows.extend(others(context, &rows).await?);
         if rows.is_empty() {
@@ -62,7 +62,7 @@ impl Queues {
 }
 
 /// A queue of the file.
-async fn look(context: &Context, name: &str) -> Row {
+async fn row_of(context: &Context, name: &str) -> Row {
     let row = |address: String, there, trouble| Row {
         queue: name.to_owned(),
         configured: true,

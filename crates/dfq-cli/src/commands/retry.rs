@@ -47,7 +47,7 @@ impl Retry {
         };
         let named = !self.which.ids.is_empty();
         let job = Job { context, queue, words: WORDS, careful: self.careful, named };
-        job.run(ids, look, async |batch: Vec<TaskId>| {
+        job.run(ids, check_state, async |batch: Vec<TaskId>| {
             queue.retry(batch).await.into_iter().map(|answer| answer.map(told)).collect()
         })
         .await
@@ -66,7 +66,7 @@ fn told(pushed: Pushed) -> Told {
     Told { status, generation, worker_id: None, line }
 }
 
-fn look(view: &TaskView) -> dfq::Result<()> {
+fn check_state(view: &TaskView) -> dfq::Result<()> {
     let id = view.key.id();
     match view.state {
         TaskState::Failed => Ok(()),

@@ -47,7 +47,7 @@ impl Claims {
 const BATCH: usize = 500;
 
 /// What became of one task.
-struct Settled {
+struct Reply {
     /// In one word, for programs.
     status: &'static str,
     /// For how long something holds from now on.
@@ -56,14 +56,14 @@ struct Settled {
     line: Option<String>,
 }
 
-impl Settled {
+impl Reply {
     fn plainly(status: &'static str) -> Self {
         Self { status, wait: None, line: None }
     }
 }
 
 #[derive(Serialize)]
-struct SettledJson<'a> {
+struct ReplyJson<'a> {
     id: &'a str,
     receipt: String,
     status: &'static str,
@@ -78,7 +78,7 @@ async fn settle<T>(
     context: &Context,
     claims: &Claims,
     act: impl AsyncFn(&dyn Queue, Vec<Receipt>) -> Vec<Answered<T>>,
-    said: impl Fn(T) -> Settled,
+    said: impl Fn(T) -> Reply,
 ) -> Result<Answer> {
     let receipts = claims.receipts()?;
     let queue = context.open(&claims.queue).await?;
@@ -86,27 +86,27 @@ async fn settle<T>(
     for batch in receipts.chunks(BATCH) {
         let answers = act(&*queue, batch.to_vec()).await;
         for (receipt, answer) in batch.iter().zip(answers) {
-            let (settled, error) = match answer {
+            let (reply, error) = match answer {
                 Ok(told) => (said(told), None),
                 Err(error) => {
                     first.get_or_insert(error.kind());
                     refused += 1;
-                    (Settled::plainly("refused"), Some(error))
+                    (Reply::plainly("refused"), Some(error))
                 }
             };
             if context.json {
-                output::json_line(&SettledJson {
+                output::json_line(&ReplyJson {
                     id: receipt.key().id().as_str(),
                     receipt: receipt.to_string(),
-                    status: settled.status,
-                    seconds: settled.wait.map(|wait| wait.as_secs_f64()),
+                    status: reply.status,
+                    seconds: reply.wait.map(|wait| wait.as_secs_f64()),
                     error: error.map(|error| error.to_string()),
                 })?;
             } else if let Some(error) = error {
                 if refused <= MAX_SENTENCES {
                     exit::report(&error.into());
                 }
-            } else if let Some(line) = settled.line.filter(|_| !context.quiet) {
+            } else if let Some(line) = reply.line.filter(|_| !context.quiet) {
                 let id = output::printable(&receipt.key().to_string());
                 output::line(&format!("{id}: {line}"))?;
             }
@@ -129,7 +129,7 @@ pub(crate) struct Ack {
 impl Ack {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
         let act = async |queue: &dyn Queue, receipts| queue.ack(receipts).await;
-        settle(context, &self.claims, act, |()| Settled::plainly("completed")).await
+        settle(context, &self.claims, act, |()| Reply::plainly("completed")).await
     }
 }
 
@@ -153,12 +153,12 @@ impl Nack {
             queue.nack(receipts.into_iter().map(nack).collect()).await
         };
         settle(context, &self.claims, act, |nacked| match nacked {
-            Nacked::Again(wait) => Settled {
+            Nacked::Again(wait) => Reply {
                 status: "again",
                 wait: Some(wait),
                 line: Some(format!("again in {}", output::duration(wait))),
             },
-            Nacked::GivenUp => Settled {
+            Nacked::GivenUp => Reply {
                 status: "failed",
                 wait: None,
                 line: Some("failed, that was its last attempt".to_owned()),
@@ -184,7 +184,7 @@ impl Fail {
             let failure = |receipt| (receipt, self.reason.clone());
             queue.fail(receipts.into_iter().map(failure).collect()).await
         };
-        settle(context, &self.claims, act, |()| Settled::plainly("failed")).await
+        settle(context, &self.claims, act, |()| Reply::plainly("failed")).await
     }
 }
 
@@ -198,7 +198,7 @@ pub(crate) struct Heartbeat {
 impl Heartbeat {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
         let act = async |queue: &dyn Queue, receipts| queue.heartbeat(receipts).await;
-        settle(context, &self.claims, act, |holds| Settled {
+        settle(context, &self.claims, act, |holds| Reply {
             status: "held",
             wait: Some(holds),
             line: Some(format!("holds for {}", output::duration(holds))),
@@ -227,6 +227,6 @@ impl Release {
         let act = async |queue: &dyn Queue, receipts: Vec<Receipt>| {
             queue.release(receipts.into_iter().map(release).collect()).await
         };
-        settle(context, &self.claims, act, |()| Settled::plainly("released")).await
+        settle(context, &self.claims, act, |()| Reply::plainly("released")).await
     }
 }

@@ -3,9 +3,9 @@
 //! Looking may take long on a large queue, so it happens beside the keyboard: quitting is always
 //! answered at once. A look takes a part of the time only, however long it takes.
 
-mod look;
 mod paint;
 mod screen;
+mod snapshot;
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::args::duration;
 use crate::commands::stats::open_all;
 use crate::context::Context;
 use crate::exit::{Answer, invalid};
-use look::Look;
 use screen::Screen;
+use snapshot::Snapshot;
 
 /// Watch queues on the whole screen: counts, rates, workers, leases, failures
 ///
@@ -60,17 +60,17 @@ impl Top {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut screen = Screen::enter()?;
         let mut wishes = listen()?;
-        let mut looks: Vec<Look> = Vec::new();
+        let mut snapshots: Vec<Snapshot> = Vec::new();
         loop {
             let began = context.env.monotonic();
             let fresh = {
-                let mut looking = std::pin::pin!(look_at(&queues, &looks, context));
+                let mut looking = std::pin::pin!(take_snapshots(&queues, &snapshots, context));
                 loop {
                     tokio::select! {
                         fresh = &mut looking => break fresh?,
                         wish = wishes.recv() => match wish {
                             Some(Wish::Quit) | None => return Ok(Answer::Yes),
-                            Some(_) => screen.paint(&looks)?,
+                            Some(_) => screen.paint(&snapshots)?,
                         },
                         _ = terminate.recv() => return Ok(Answer::Killed(15)),
                         _ = hangup.recv() => return Ok(Answer::Killed(1)),
@@ -78,8 +78,8 @@ impl Top {
                     }
                 }
             };
-            looks = fresh;
-            screen.paint(&looks)?;
+            snapshots = fresh;
+            screen.paint(&snapshots)?;
             let took = context.env.monotonic().saturating_sub(began);
             let pause = self.every.max(took * SHARE).max(Duration::from_millis(100));
             let mut rest = context.env.clock().sleep(pause);
@@ -89,7 +89,7 @@ impl Top {
                     wish = wishes.recv() => match wish {
                         Some(Wish::Quit) | None => return Ok(Answer::Yes),
                         Some(Wish::LookAgain) => break,
-                        Some(Wish::Repaint) => screen.paint(&looks)?,
+                        Some(Wish::Repaint) => screen.paint(&snapshots)?,
                     },
                     _ = terminate.recv() => return Ok(Answer::Killed(15)),
                     _ = hangup.recv() => return Ok(Answer::Killed(1)),
@@ -100,16 +100,16 @@ impl Top {
     }
 }
 
-async fn look_at(
+async fn take_snapshots(
     queues: &[(String, Arc<dyn Queue>)],
-    before: &[Look],
+    before: &[Snapshot],
     context: &Context,
-) -> Result<Vec<Look>> {
-    let mut looks = Vec::with_capacity(queues.len());
+) -> Result<Vec<Snapshot>> {
+    let mut snapshots = Vec::with_capacity(queues.len());
     for (at, (name, queue)) in queues.iter().enumerate() {
-        looks.push(Look::at(name, &**queue, before.get(at), context).await?);
+        snapshots.push(Snapshot::at(name, &**queue, before.get(at), context).await?);
     }
-    Ok(looks)
+    Ok(snapshots)
 }
 
 /// Reads the keyboard on a thread of its own, which ends with the process: nobody can wake it.

@@ -74,7 +74,7 @@ impl Unlock {
         let job = Job { context, queue, words, careful: self.careful, named };
         let taken = Cell::new(false);
         let answer = job
-            .run(ids, look, async |batch: Vec<TaskId>| {
+            .run(ids, check_state, async |batch: Vec<TaskId>| {
                 let answers = queue.unlock(batch.clone()).await;
                 let told = |(id, answer): (&TaskId, dfq::Result<Unlocked>)| {
                     let unlocked = answer?;
@@ -111,7 +111,7 @@ fn told(id: &TaskId, unlocked: Unlocked) -> Told {
     }
 }
 
-fn look(view: &TaskView) -> dfq::Result<()> {
+fn check_state(view: &TaskView) -> dfq::Result<()> {
     match view.state {
         TaskState::Completed | TaskState::Failed | TaskState::Scheduled { .. } => {
             let message = format!("task '{}' is not pending", view.key.id());

@@ -55,8 +55,8 @@ impl Wait {
         let mut stop = std::pin::pin!(tokio::signal::ctrl_c());
         let mut shown = None;
         loop {
-            let look_began = context.env.monotonic();
-            let stats = look(&*queue).await?;
+            let round_began = context.env.monotonic();
+            let stats = read_stats(&*queue).await?;
             let left = stats.pending + stats.scheduled;
             let shown = shown.get_or_insert_with(|| Shown::new(context, &self.queue, &stats));
             shown.update(&stats);
@@ -68,7 +68,8 @@ impl Wait {
                 shown.clear();
                 return self.conclude(context, &*queue, &stats, now.saturating_sub(began));
             }
-            let pause = (now.saturating_sub(look_began) * SHARE).clamp(AT_LEAST, AT_MOST).min(time);
+            let pause =
+                (now.saturating_sub(round_began) * SHARE).clamp(AT_LEAST, AT_MOST).min(time);
             tokio::select! {
                 () = rest(context, &*queue, pause) => {}
                 _ = &mut stop => {
@@ -125,7 +126,7 @@ impl Wait {
 }
 
 /// Counts cheaply, and exactly once it matters.
-async fn look(queue: &dyn Queue) -> Result<Stats> {
+async fn read_stats(queue: &dyn Queue) -> Result<Stats> {
     let stats = queue.stats(Detail::Counts).await?;
     if stats.scheduled > 0 || stats.pending > FEW || stats.pending == 0 {
         return Ok(stats);

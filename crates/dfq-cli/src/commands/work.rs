@@ -22,7 +22,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use dfq::meter::Meter;
 use dfq::queue::Detail;
-use dfq::worker::{Job, Report, Stopper, Until, Verdict, Worker};
+use dfq::worker::{Job, Report, Stopper, TaskResult, Until, Worker};
 use dfq::{Env, Error, ErrorKind, OpenOptions, Queue};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -64,7 +64,7 @@ pub(crate) struct Work {
     /// How many tasks at once
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     jobs: u16,
-    /// Keep one command running in each slot: a task on each line of its stdin, a verdict on each line
+    /// Keep one command running in each slot: a task on each line of its stdin, an answer on each line
     /// of its stdout: {"ok":true}, {"retry":"why","delay":"5m"}, {"fail":"why"} or {"release":"why"},
     /// best with the task's "id" in it
     #[arg(long)]
@@ -139,7 +139,7 @@ const CLEANUP: Duration = Duration::from_secs(5);
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 
 /// What every handler shares.
-struct Shop {
+struct WorkContext {
     env: Env,
     meter: Meter,
     timeout: Option<Duration>,
@@ -177,7 +177,7 @@ impl Work {
             queues.push(opened);
         }
         let progress = Progress::new(context.env.clone(), context.quiet, context.verbose);
-        let shop = Arc::new(Shop {
+        let work_context = Arc::new(WorkContext {
             env: context.env.clone(),
             meter: context.meter.clone(),
             timeout: self.timeout,
@@ -186,43 +186,56 @@ impl Work {
             halt: Halt::new(self.halt),
             hard: CancellationToken::new(),
         });
-        self.work(context, &shop, template, &queues).await
+        self.work(context, &work_context, template, &queues).await
     }
 
     async fn work(
         &self,
         context: &Context,
-        shop: &Arc<Shop>,
+        work_context: &Arc<WorkContext>,
         template: Template,
         queues: &[Arc<dyn Queue>],
     ) -> Result<Answer> {
-        let slots = self.stream.then(|| Arc::new(Slots::new(Arc::clone(shop), &self.command)));
+        let slots =
+            self.stream.then(|| Arc::new(Slots::new(Arc::clone(work_context), &self.command)));
         let worker = match &slots {
             Some(slots) => {
                 let slots = Arc::clone(slots);
-                self.worker(shop, queues, move |job| {
+                self.worker(work_context, queues, move |job| {
                     let slots = Arc::clone(&slots);
                     async move { slots.handle(job).await }
                 })
             }
             None => {
-                let once = Arc::new(Once::new(Arc::clone(shop), template));
-                self.worker(shop, queues, move |job| {
+                let once = Arc::new(Once::new(Arc::clone(work_context), template));
+                self.worker(work_context, queues, move |job| {
                     let once = Arc::clone(&once);
                     async move { once.handle(job).await }
                 })
             }
         };
         let stopper = worker.stopper();
-        shop.halt.stops(stopper.clone());
+        work_context.halt.stops(stopper.clone());
         let killed = Arc::new(AtomicI32::new(0));
         let aside = [
-            shop.env.spawn(obey_signals(stopper.clone(), Arc::clone(shop), Arc::clone(&killed))?),
-            shop.env.spawn(stop_after(shop.env.clone(), self.stop_after, stopper)),
-            shop.env.spawn(count(shop.env.clone(), Arc::clone(&shop.progress), queues.to_vec())),
+            work_context.env.spawn(obey_signals(
+                stopper.clone(),
+                Arc::clone(work_context),
+                Arc::clone(&killed),
+            )?),
+            work_context.env.spawn(stop_after(work_context.env.clone(), self.stop_after, stopper)),
+            work_context.env.spawn(count(
+                work_context.env.clone(),
+                Arc::clone(&work_context.progress),
+                queues.to_vec(),
+            )),
         ];
         let addresses: Vec<_> = queues.iter().map(|queue| queue.address()).collect();
-        shop.progress.say(&format!("working on {}, {} at once", addresses.join(", "), self.jobs));
+        work_context.progress.say(&format!(
+            "working on {}, {} at once",
+            addresses.join(", "),
+            self.jobs
+        ));
         let ended = worker.run().await;
         if let Some(slots) = slots {
             slots.close().await;
@@ -230,31 +243,36 @@ impl Work {
         for task in aside {
             task.abort();
         }
-        shop.progress.finish();
+        work_context.progress.finish();
         if let Ok(report) = &ended {
-            self.summarize(context, shop, report)?;
+            self.summarize(context, work_context, report)?;
         }
-        shop.progress.flush().await;
+        work_context.progress.flush().await;
         let report = ended?;
-        Ok(match (killed.load(Ordering::SeqCst), shop.halt.reason()) {
+        Ok(match (killed.load(Ordering::SeqCst), work_context.halt.reason()) {
             (signal @ 1.., _) => Answer::Killed(u8::try_from(signal).unwrap_or(15)),
             (_, Some(_)) => Answer::Halted,
             _ => Answer::yes_if(report.failed == 0 && report.unrecorded == 0),
         })
     }
 
-    fn worker<H, F>(&self, shop: &Arc<Shop>, queues: &[Arc<dyn Queue>], handler: H) -> Worker
+    fn worker<H, F>(
+        &self,
+        work_context: &Arc<WorkContext>,
+        queues: &[Arc<dyn Queue>],
+        handler: H,
+    ) -> Worker
     where
         H: Fn(Job) -> F + Send + Sync + 'static,
-        F: Future<Output = Verdict> + Send + 'static,
+        F: Future<Output = TaskResult> + Send + 'static,
     {
-        let (observer, counter) = (Arc::clone(shop), Arc::clone(shop));
+        let (observer, counter) = (Arc::clone(work_context), Arc::clone(work_context));
         let counted = move |job| {
             let (handled, counter) = (handler(job), Arc::clone(&counter));
             async move {
-                let verdict = handled.await;
-                counter.halt.ended(&verdict);
-                verdict
+                let result = handled.await;
+                counter.halt.ended(&result);
+                result
             }
         };
         let mut worker = Worker::new(Arc::clone(&queues[0]), counted)
@@ -262,8 +280,8 @@ impl Work {
             .grace(self.grace)
             .cleanup(CLEANUP)
             .limit(self.limit.unwrap_or(u64::MAX))
-            .env(shop.env.clone())
-            .meter(shop.meter.clone())
+            .env(work_context.env.clone())
+            .meter(work_context.meter.clone())
             .until(match (self.drain, self.until) {
                 (true, _) | (_, Some(UntilName::Drained)) => Until::Drained,
                 (_, Some(UntilName::Idle)) => Until::Idle,
@@ -285,13 +303,18 @@ impl Work {
         worker
     }
 
-    fn summarize(&self, context: &Context, shop: &Shop, report: &Report) -> Result<()> {
+    fn summarize(
+        &self,
+        context: &Context,
+        work_context: &WorkContext,
+        report: &Report,
+    ) -> Result<()> {
         let Report { completed, retried, failed, released, lost, unrecorded } = *report;
-        let halted = shop.halt.reason();
+        let halted = work_context.halt.reason();
         if let Some(why) = &halted {
-            shop.progress.tell(&format!("stopped: {why}"));
+            work_context.progress.tell(&format!("stopped: {why}"));
         }
-        let took = shop.progress.elapsed();
+        let took = work_context.progress.elapsed();
         if context.json {
             let seconds = took.as_secs_f64();
             let summary =
@@ -310,7 +333,7 @@ impl Work {
                 line += &format!(", {} {what}", crate::output::thousands(count));
             }
         }
-        shop.progress.say(&format!("{line}, in {}", crate::output::duration(took)));
+        work_context.progress.say(&format!("{line}, in {}", crate::output::duration(took)));
         Ok(())
     }
 }
@@ -323,7 +346,7 @@ const SAME_STOP: Duration = Duration::from_millis(250);
 /// wants ignored (`nohup`) stays so.
 fn obey_signals(
     stopper: Stopper,
-    shop: Arc<Shop>,
+    work_context: Arc<WorkContext>,
     killed: Arc<AtomicI32>,
 ) -> Result<impl Future<Output = ()>> {
     let ignored = ignored_signals();
@@ -346,19 +369,19 @@ fn obey_signals(
     };
     Ok(async move {
         next(&mut signals).await;
-        let since = shop.env.monotonic();
+        let since = work_context.env.monotonic();
         stopper.stop();
-        shop.progress.say("stopping: commands may finish; once more stops them");
+        work_context.progress.say("stopping: commands may finish; once more stops them");
         let number = loop {
             let number = next(&mut signals).await;
-            if shop.env.monotonic() - since >= SAME_STOP {
+            if work_context.env.monotonic() - since >= SAME_STOP {
                 break number;
             }
         };
         killed.store(number, Ordering::SeqCst);
-        shop.hard.cancel();
+        work_context.hard.cancel();
         stopper.stop_now();
-        shop.progress.say("stopping now: tasks are given back");
+        work_context.progress.say("stopping now: tasks are given back");
         let number = next(&mut signals).await;
         std::process::exit(128 + number);
     })

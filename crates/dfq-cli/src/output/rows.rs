@@ -36,7 +36,7 @@ impl Rows {
         if let Some(first) = &mut self.first {
             first.row(cells);
             if first.rows.len() >= FIRST {
-                self.settle()?;
+                self.fix_widths()?;
             }
             return Ok(());
         }
@@ -46,12 +46,12 @@ impl Rows {
 
     /// Prints what is left. A table without rows has no head either.
     pub(crate) fn end(mut self) -> Result<()> {
-        self.settle()?;
+        self.fix_widths()?;
         self.out.flush()?;
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<()> {
+    fn fix_widths(&mut self) -> Result<()> {
         let Some(first) = self.first.take().filter(|first| !first.rows.is_empty()) else {
             return Ok(());
         };

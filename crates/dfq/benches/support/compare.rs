@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::bare::{Bare, Paths};
 use super::ours::{Ours, Samples, payload, samples};
-use super::{Verdict, filesystem, median, timed};
+use super::{Targets, filesystem, median, timed};
 
 /// How many tasks each side does before it is the other's turn.
 const TURN: usize = 64;
@@ -28,7 +28,7 @@ pub(crate) fn run(
     tasks: usize,
     batches: &[usize],
     rounds: usize,
-    verdict: &mut Verdict,
+    targets: &mut Targets,
 ) {
     let fs = filesystem(dir);
     let samples = samples(&dir.join("samples"));
@@ -54,7 +54,7 @@ pub(crate) fn run(
                 let ratio = |s: &Spent| s.floor[verb].as_secs_f64() / s.ours[verb].as_secs_f64();
                 let ratio = median(spent.iter().map(ratio).collect());
                 let missed = || format!("{fs} {name} batch {batch} {label}: {ratio:.2} < {TARGET}");
-                let mark = verdict.expect(ratio >= TARGET, missed);
+                let mark = targets.expect(ratio >= TARGET, missed);
                 println!(
                     "{fs:<7} {name:<8} {batch:>5}  {label:<6} {floor:>10.1} {ours:>10.1} {ratio:>7.2}{mark}"
                 );

@@ -46,11 +46,11 @@ pub(crate) fn worker(dir: &Path, durable: bool) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// What became of targets that were missed.
+/// The targets that were missed.
 #[derive(Default)]
-pub(crate) struct Verdict(Vec<String>);
+pub(crate) struct Targets(Vec<String>);
 
-impl Verdict {
+impl Targets {
     /// Notes whether a target was met, and answers a mark for the table.
     pub(crate) fn expect(&mut self, met: bool, what: impl FnOnce() -> String) -> &'static str {
         if met {

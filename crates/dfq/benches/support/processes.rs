@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::ours::Ours;
-use super::{Verdict, filesystem, median, worker};
+use super::{Targets, filesystem, median, worker};
 
-pub(crate) fn run(dir: &Path, tasks: usize, rounds: usize, verdict: &mut Verdict) {
+pub(crate) fn run(dir: &Path, tasks: usize, rounds: usize, targets: &mut Targets) {
     let fs = filesystem(dir);
     for durable in [true, false] {
         let name = if durable { "durable" } else { "relaxed" };
@@ -21,7 +21,7 @@ pub(crate) fn run(dir: &Path, tasks: usize, rounds: usize, verdict: &mut Verdict
         let [one, two] = rates.map(median);
         let ratio = two / one;
         let missed = || format!("{fs} {name}: two processes do {ratio:.2} times what one does");
-        let mark = verdict.expect(ratio > 1.0, missed);
+        let mark = targets.expect(ratio > 1.0, missed);
         println!("{fs:<7} {name:<8} {one:>12.0} {two:>12.0} {ratio:>7.2}{mark}");
     }
 }

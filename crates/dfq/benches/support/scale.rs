@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::ours::Ours;
-use super::{Verdict, filesystem, median, timed, worker};
+use super::{Targets, filesystem, median, timed, worker};
 
 const SMALL: usize = 1000;
 const TURN: usize = 64;
@@ -17,14 +17,14 @@ const TARGET: f64 = 1.5;
 const MAX_RSS_KB: usize = 64 * 1024;
 const LATER: Option<Duration> = Some(Duration::from_secs(24 * 3600));
 
-pub(crate) fn run(dir: &Path, n: usize, verdict: &mut Verdict) {
+pub(crate) fn run(dir: &Path, n: usize, targets: &mut Targets) {
     let fs = filesystem(dir);
     let small = Ours::open(&dir.join("small"), false);
     small.fill(SMALL, None);
     let mut report = |what: &str, large: &Ours| {
         let [base, cost, ratio] = claims(&small, large);
         let missed = || format!("{fs}, {what}: a claim costs {ratio:.2} times as much");
-        let mark = verdict.expect(ratio <= TARGET, missed);
+        let mark = targets.expect(ratio <= TARGET, missed);
         println!("{fs:<7} {what:<36} {base:>10.1} {cost:>10.1} {ratio:>7.2}{mark}");
     };
 
@@ -55,7 +55,7 @@ pub(crate) fn run(dir: &Path, n: usize, verdict: &mut Verdict) {
     report(&format!("{n} scheduled"), &scheduled);
 
     let missed = || format!("{fs}: a worker on {n} tasks took {rss} KB");
-    let mark = verdict.expect(rss < MAX_RSS_KB, missed);
+    let mark = targets.expect(rss < MAX_RSS_KB, missed);
     println!(
         "{fs:<7} a worker that did all {n} took {:.1} MB at the most{mark}",
         rss as f64 / 1024.0
@@ -76,7 +76,7 @@ fn claims(small: &Ours, large: &Ours) -> [f64; 3] {
             }
         }
         let [base, cost] = spent.map(|spent| spent.as_secs_f64() * 1e6 / (TURNS * TURN) as f64);
-        // The first round is for settling.
+        // The first round warms up.
         if round > 0 {
             for (all, answer) in answers.iter_mut().zip([base, cost, cost / base]) {
                 all.push(answer);

@@ -61,7 +61,7 @@ impl SqsAddress {
     }
 
     /// Endpoint and region, as far as a URL tells them.
-    pub(crate) fn place(&self) -> (Option<String>, Option<String>) {
+    pub(crate) fn endpoint_and_region(&self) -> (Option<String>, Option<String>) {
         let Self::Url(url) = self else { return (None, None) };
         let Some((scheme, rest)) = url.split_once("://") else { return (None, None) };
         let host = rest.split('/').next().unwrap_or_default();
@@ -91,17 +91,17 @@ mod tests {
 
     #[test]
     fn a_url_says_where_to_ask() {
-        let place = |url: &str| {
-            let (endpoint, region) = SqsAddress::parse(url).unwrap().place();
+        let parts = |url: &str| {
+            let (endpoint, region) = SqsAddress::parse(url).unwrap().endpoint_and_region();
             (endpoint.unwrap_or_default(), region.unwrap_or_default())
         };
         let (aws, own) = ("https://sqs.eu-north-1.amazonaws.com/1/q", "http://127.0.0.1:4566/1/q");
-        assert_eq!(place(aws), (String::new(), "eu-north-1".into()));
-        assert_eq!(place(own), ("http://127.0.0.1:4566".into(), String::new()));
-        assert_eq!(place("sqs://q"), Default::default());
+        assert_eq!(parts(aws), (String::new(), "eu-north-1".into()));
+        assert_eq!(parts(own), ("http://127.0.0.1:4566".into(), String::new()));
+        assert_eq!(parts("sqs://q"), Default::default());
         let vpc = "https://vpce-1.sqs.eu-west-1.vpce.amazonaws.com/1/q";
         assert_eq!(
-            place(vpc),
+            parts(vpc),
             ("https://vpce-1.sqs.eu-west-1.vpce.amazonaws.com".into(), "eu-west-1".into())
         );
     }

@@ -80,15 +80,15 @@ pub struct Report {
 
 /// Examines a store through one or more ways to it, the first of which is looked at closely.
 pub async fn examine<T: Tree>(
-    places: &[Subject<T>],
+    subjects: &[Subject<T>],
     contenders: &mut dyn Contenders,
     how: &Examination,
 ) -> Result<Report> {
-    let Some(subject) = places.first() else {
+    let Some(subject) = subjects.first() else {
         return Err(Error::invalid("there is nothing to examine"));
     };
     let scratch = layout::doctors_folder(&how.env.nonce());
-    let exam = Exam { subject, places, how, scratch };
+    let exam = Exam { subject, subjects, how, scratch };
     exam.remove_abandoned().await;
     let examined = exam.run(contenders).await;
     let removed = subject.remove_folder(&exam.scratch).await;
@@ -113,7 +113,7 @@ pub(super) fn stopped() -> Error {
 
 struct Exam<'a, T: Tree> {
     subject: &'a Subject<T>,
-    places: &'a [Subject<T>],
+    subjects: &'a [Subject<T>],
     how: &'a Examination,
     scratch: String,
 }
@@ -143,7 +143,7 @@ impl<T: Tree> Exam<'_, T> {
         match self.subject.kind() {
             Kind::Directory(root) => {
                 let found = Mount::of(root);
-                let across = self.places.len() > 1 || self.how.meeting.is_some();
+                let across = self.subjects.len() > 1 || self.how.meeting.is_some();
                 checks.push(found.check(across));
                 checks.extend(basics.checks);
                 checks.extend(mount::calls(root, scratch)?);
@@ -228,7 +228,7 @@ impl<T: Tree> Exam<'_, T> {
                 env: &self.how.env,
                 scratch: &self.scratch,
                 contest,
-                ways: self.places.len(),
+                ways: self.subjects.len(),
                 etags: etags.unwrap_or(EtagForm::Quoted),
                 // For what the queue does not need, half as many will do.
                 rounds: if contest == Contest::Swap { rounds.div_ceil(2) } else { rounds },
@@ -265,11 +265,12 @@ impl<T: Tree> Exam<'_, T> {
         self.subject
             .on(|subject| async move { subject.tree().replace(&at, mark.as_bytes()).await })
             .await?;
-        for place in &self.places[1..] {
+        for subject in &self.subjects[1..] {
             let began = self.how.env.monotonic();
             loop {
                 let at = path.clone();
-                let seen = place.on(|place| async move { place.tree().read(&at).await }).await?;
+                let seen =
+                    subject.on(|subject| async move { subject.tree().read(&at).await }).await?;
                 if seen.is_some_and(|seen| seen.bytes == self.scratch.as_bytes()) {
                     break;
                 }
@@ -278,7 +279,7 @@ impl<T: Tree> Exam<'_, T> {
                         "what is written to '{}' is not seen at '{}' within {} s; name ways to the \
                          same place",
                         self.subject.address(),
-                        place.address(),
+                        subject.address(),
                         SEEN_WITHIN.as_secs()
                     )));
                 }

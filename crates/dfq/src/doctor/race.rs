@@ -97,43 +97,43 @@ const UNDER_WAY: usize = 4;
 
 /// Clients in this process.
 pub struct Entrants<T: Tree> {
-    places: Vec<Subject<T>>,
+    subjects: Vec<Subject<T>>,
     clients: usize,
     mark: String,
 }
 
 impl<T: Tree> Entrants<T> {
     /// So many clients, spread over ways to the same store. `mark` must be unlike anybody else's.
-    pub fn new(places: Vec<Subject<T>>, clients: usize, mark: String) -> Self {
-        Self { places, clients: clients.max(1), mark }
+    pub fn new(subjects: Vec<Subject<T>>, clients: usize, mark: String) -> Self {
+        Self { subjects, clients: clients.max(1), mark }
     }
 
     /// Lets them race, all starting together; for each client its entries, prize by prize.
     async fn run(&self, heat: &Heat) -> Vec<Vec<Entry>> {
         let heat = Arc::new(heat.clone());
-        let blocking = self.places.first().is_some_and(Subject::blocking);
+        let blocking = self.subjects.first().is_some_and(Subject::blocking);
         let (threads, tasks) = (
             Arc::new(std::sync::Barrier::new(self.clients)),
             Arc::new(tokio::sync::Barrier::new(self.clients)),
         );
         let running: Vec<_> = (0..self.clients)
             .map(|client| {
-                let place = self.places[client % self.places.len()].clone();
+                let subject = self.subjects[client % self.subjects.len()].clone();
                 let mark = format!("{}-{client}", self.mark);
                 let heat = Arc::clone(&heat);
                 let (threads, tasks) = (Arc::clone(&threads), Arc::clone(&tasks));
-                let env = place.env().clone();
+                let env = subject.env().clone();
                 if blocking {
                     env.spawn_blocking(async move {
-                        let ready = Ready::make(&place, &heat, &mark).await;
+                        let ready = Ready::make(&subject, &heat, &mark).await;
                         threads.wait();
-                        ready.go(&place, &heat, &mark, 1).await
+                        ready.go(&subject, &heat, &mark, 1).await
                     })
                 } else {
                     env.spawn(async move {
-                        let ready = Ready::make(&place, &heat, &mark).await;
+                        let ready = Ready::make(&subject, &heat, &mark).await;
                         tasks.wait().await;
-                        ready.go(&place, &heat, &mark, UNDER_WAY).await
+                        ready.go(&subject, &heat, &mark, UNDER_WAY).await
                     })
                 }
             })
@@ -176,27 +176,27 @@ impl<T: Tree> Contenders for Entrants<T> {
 /// A client at the starting line: what can be done beforehand has been.
 struct Ready<T: Tree> {
     slots: Vec<Option<T::Slot>>,
-    draft: Option<Result<T::Draft>>,
+    prepared: Option<Result<T::PreparedLease>>,
 }
 
 impl<T: Tree> Ready<T> {
-    async fn make(place: &Subject<T>, heat: &Heat, mark: &str) -> Self {
-        let mut ready = Self { slots: Vec::new(), draft: None };
+    async fn make(subject: &Subject<T>, heat: &Heat, mark: &str) -> Self {
+        let mut ready = Self { slots: Vec::new(), prepared: None };
         if heat.contest == Contest::Lease {
-            ready.draft = Some(place.tree().draft(mark.as_bytes()).await);
+            ready.prepared = Some(subject.tree().prepare_lease(mark.as_bytes()).await);
             for prize in &heat.prizes {
-                ready.slots.push(place.tree().open(&prize.path).await.ok().flatten());
+                ready.slots.push(subject.tree().open(&prize.path).await.ok().flatten());
             }
         }
         ready
     }
 
-    async fn go(self, place: &Subject<T>, heat: &Heat, mark: &str, at_once: usize) -> Vec<Entry> {
+    async fn go(self, subject: &Subject<T>, heat: &Heat, mark: &str, at_once: usize) -> Vec<Entry> {
         let mut attempts = Vec::with_capacity(heat.prizes.len());
         for (number, prize) in heat.prizes.iter().enumerate() {
             let ready = &self;
             attempts.push(async move {
-                let told = ready.attempt(place, heat.contest, number, prize, mark).await;
+                let told = ready.attempt(subject, heat.contest, number, prize, mark).await;
                 Entry { mark: mark.to_owned(), told }
             });
         }
@@ -205,13 +205,13 @@ impl<T: Tree> Ready<T> {
 
     async fn attempt(
         &self,
-        place: &Subject<T>,
+        subject: &Subject<T>,
         contest: Contest,
         number: usize,
         prize: &Prize,
         mark: &str,
     ) -> Told {
-        let (tree, bytes) = (place.tree(), mark.as_bytes());
+        let (tree, bytes) = (subject.tree(), mark.as_bytes());
         let one = |answers: Vec<Result<Created>>| match answers.into_iter().next() {
             Some(Ok(Created::New)) => Told::Won,
             Some(Ok(Created::Exists)) => Told::Lost,
@@ -226,20 +226,20 @@ impl<T: Tree> Ready<T> {
                 one(tree.publish(&[(prize.path.clone(), bytes.to_vec())], false).await)
             }
             Contest::Lease => {
-                match (self.slots.get(number).and_then(Option::as_ref), &self.draft) {
-                    (Some(slot), Some(Ok(draft))) => {
-                        one(vec![tree.create_lease(slot, 1, draft).await])
+                match (self.slots.get(number).and_then(Option::as_ref), &self.prepared) {
+                    (Some(slot), Some(Ok(prepared))) => {
+                        one(vec![tree.create_lease(slot, 1, prepared).await])
                     }
                     (_, Some(Err(error))) => Told::Unknown(error.to_string()),
                     _ => Told::Unknown(format!("'{}' cannot be seen from here", prize.path)),
                 }
             }
-            Contest::Exclusive => match place.kind() {
+            Contest::Exclusive => match subject.kind() {
                 Kind::Directory(root) => exclusive(root.join(&prize.path), bytes),
                 _ => Told::Unknown("there are no files".to_owned()),
             },
             Contest::Swap => {
-                let raw = match place.kind() {
+                let raw = match subject.kind() {
                     Kind::Bucket(bucket) => bucket.raw(),
                     _ => None,
                 };

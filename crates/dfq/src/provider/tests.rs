@@ -7,9 +7,14 @@ fn refused(address: &str) -> Error {
 
 #[test]
 fn a_scheme_that_nobody_knows_is_answered_with_those_that_are_known() {
-    let error = refused("ftp://host/x");
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("ftp://") && error.to_string().contains("s3://"), "{error}");
+    for (address, scheme) in
+        [("ftp://host/x", "cannot use ftp://"), ("S3://b/x", "cannot use S3://")]
+    {
+        let error = refused(address);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains(scheme), "{error}");
+        assert!(error.to_string().contains("s3://"), "{error}");
+    }
 }
 
 #[test]
@@ -40,6 +45,7 @@ async fn what_needs_no_feature_opens() {
     assert_eq!(memory.address(), "memory://provider");
     let nameless = open(&"memory://".parse().unwrap(), options()).await.err().unwrap();
     assert_eq!(nameless.kind(), ErrorKind::Invalid);
+    assert!(nameless.to_string().contains("needs a name"), "{nameless}");
     let below = queues_below(&"memory://provider".parse().unwrap(), &options()).await;
     assert_eq!(below.unwrap_err().kind(), ErrorKind::Unsupported);
 }

@@ -139,16 +139,16 @@ impl<T: Tree> Core<T> {
                 return Ok(());
             }
         };
-        let look = match self.tree.look(&slot, None, &self.record_paths(key)).await {
-            Ok(look) => look,
+        let stored = match self.tree.read_task(&slot, None, &self.record_paths(key)).await {
+            Ok(stored) => stored,
             Err(error) => {
                 findings.note(&dir, &error.to_string());
                 return Ok(());
             }
         };
-        let remains = match &look.task {
+        let remains = match &stored.task {
             None => Some("has no task.json; whoever meets it removes it"),
-            Some(_) if look.finished => Some("has finished; whoever meets it removes it"),
+            Some(_) if stored.finished => Some("has finished; whoever meets it removes it"),
             Some(_) => None,
         };
         if let Some(what) = remains {
@@ -158,7 +158,7 @@ impl<T: Tree> Core<T> {
             findings.add(&dir, what, findings.repair);
             return Ok(());
         }
-        if let Some(task) = &look.task
+        if let Some(task) = &stored.task
             && let Err(error) = format::decode_task(&task.bytes, key)
         {
             let what = format!("{error}; whoever claims it sets it aside in failed/");

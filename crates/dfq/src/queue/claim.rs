@@ -19,14 +19,14 @@ use super::core::{Core, fence};
 use super::discover::Candidate;
 use super::drafts::{Draft, Wanted};
 use super::hold::{Held, Holding};
-use super::judge::{self, Seen, Verdict};
+use super::judge::{self, Judgement, Seen};
 use super::{Delivery, PollRequest, Release};
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout;
 use crate::model::{Lease, LeaseState, Outcome, Payload, Receipt, Record, TaskKey, TaskMeta};
-use crate::store::{Created, Look, Stored, Tree};
+use crate::store::{Created, Stored, StoredTask, Tree};
 
 /// How long something that should not be there is left alone before it is looked at again.
 pub(super) const TROUBLE_PAUSE: Duration = Duration::from_secs(600);
@@ -137,15 +137,15 @@ impl<T: Tree> Core<T> {
         if history.is_empty() {
             return Ok(Claim::Gone); // whoever has finished it is removing what is left
         }
-        let (mut verdict, mut when) = self.judge(candidate, &history).await?;
-        if matches!(verdict, Verdict::Free | Verdict::Stale) && !history_is_whole {
+        let (mut judgement, mut when) = self.judge(candidate, &history).await?;
+        if matches!(judgement, Judgement::Free | Judgement::Stale) && !history_is_whole {
             history = self.history(&slot).await?;
-            (verdict, when) = self.judge(candidate, &history).await?;
+            (judgement, when) = self.judge(candidate, &history).await?;
         }
         let Some(top) = history.last() else { return Ok(Claim::Gone) };
         // One that cannot be had anyway need not be looked for yet.
         let may_wait = !self.strategy.looks.at_tasks_that_wait && !candidate.without_task;
-        let waits = matches!(verdict, Verdict::Held(_) | Verdict::Backoff(_)) && may_wait;
+        let waits = matches!(judgement, Judgement::Held(_) | Judgement::Backoff(_)) && may_wait;
         if !waits && !self.tree.probe(&slot, top.attempt).await?.task {
             // Leases without their task are garbage. But if nothing is known of an end, it may be on its way.
             let younger =
@@ -157,10 +157,10 @@ impl<T: Tree> Core<T> {
             self.clean_slot(key, &slot).await?;
             return Ok(Claim::Gone);
         }
-        match verdict {
-            Verdict::Held(until) => Ok(Claim::Held(self.monotonic_at(until, when))),
-            Verdict::Backoff(until) => Ok(Claim::Rest(self.monotonic_at(until, when))),
-            Verdict::Free | Verdict::Stale => {
+        match judgement {
+            Judgement::Held(until) => Ok(Claim::Held(self.monotonic_at(until, when))),
+            Judgement::Backoff(until) => Ok(Claim::Rest(self.monotonic_at(until, when))),
+            Judgement::Free | Judgement::Stale => {
                 let next = top.attempt.saturating_add(1);
                 self.take_over(key, slot, wanted(next), &history).await
             }
@@ -176,11 +176,11 @@ impl<T: Tree> Core<T> {
         history: &[Seen],
     ) -> Result<Claim> {
         // Looked at first: one that cannot be read must not gather leases.
-        let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
-        if look.finished && look.task.is_some() && !self.secure_records(key).await? {
+        let stored = self.tree.read_task(&slot, None, &self.record_paths(key)).await?;
+        if stored.finished && stored.task.is_some() && !self.secure_records(key).await? {
             return Ok(Claim::Rest(self.env.monotonic() + FORGETTING));
         }
-        if look.task.is_none() || look.finished {
+        if stored.task.is_none() || stored.finished {
             self.clean_slot(key, &slot).await?;
             return Ok(Claim::Gone);
         }
@@ -257,9 +257,9 @@ impl<T: Tree> Core<T> {
         let attempt = draft.lease.attempt;
         // No lease stands above the first one of a task that is still there: decision 12.
         let after = (attempt > 1).then_some(attempt);
-        let look = self.tree.look(&slot, after, &self.record_paths(key)).await;
-        let judged = match look {
-            Ok(look) => self.accept(key, &slot, draft, history, look).await,
+        let stored = self.tree.read_task(&slot, after, &self.record_paths(key)).await;
+        let judged = match stored {
+            Ok(stored) => self.accept(key, &slot, draft, history, stored).await,
             Err(error) => Err(error),
         };
         match judged {
@@ -285,10 +285,10 @@ impl<T: Tree> Core<T> {
         slot: &T::Slot,
         draft: &Draft<T>,
         history: &[Seen],
-        look: Look,
+        stored: StoredTask,
     ) -> Result<Accepted> {
-        let Some(task) = look.task.filter(|_| !look.finished) else {
-            if look.finished {
+        let Some(task) = stored.task.filter(|_| !stored.finished) else {
+            if stored.finished {
                 if !self.secure_records(key).await? {
                     // Just being forgotten: whatever is there is new, and can be had in a moment.
                     self.withdraw(slot, &draft.lease).await?;
@@ -320,7 +320,7 @@ impl<T: Tree> Core<T> {
                 version != Some(judged.version)
             }
         };
-        if look.superseded || judged_changed {
+        if stored.superseded || judged_changed {
             self.withdraw(slot, &draft.lease).await?;
             return Ok(Accepted::No(Claim::Held(self.env.monotonic() + self.settings.lease)));
         }
@@ -336,7 +336,7 @@ impl<T: Tree> Core<T> {
             }
         };
         if let Some(until) = self.too_early(&meta, &draft.lease).await? {
-            return Ok(Accepted::No(self.put_off(slot, &draft.lease, until).await?));
+            return Ok(Accepted::No(self.release_until(slot, &draft.lease, until).await?));
         }
         if let Some(reason) = self.exhausted(&meta, history) {
             let record = Record {
@@ -412,7 +412,12 @@ impl<T: Tree> Core<T> {
     }
 
     /// Gives a task back that was claimed before its time.
-    async fn put_off(&self, slot: &T::Slot, lease: &Lease, until: Timestamp) -> Result<Claim> {
+    async fn release_until(
+        &self,
+        slot: &T::Slot,
+        lease: &Lease,
+        until: Timestamp,
+    ) -> Result<Claim> {
         let mut lease = lease.clone();
         lease.state = Some(LeaseState::Released);
         lease.not_before = Some(until);

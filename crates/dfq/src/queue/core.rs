@@ -15,13 +15,13 @@ use super::drafts::Drafts;
 use super::floors::Listed;
 use super::hold::Held;
 use super::known::Known;
-use super::open::settle_settings;
+use super::open::resolve_settings;
 use super::store_clock::StoreClock;
 use super::strategy::Strategy;
 use super::trust::Trust;
 use super::{
-    Answers, Cancelled, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, Paused,
-    PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release, Stats, Taken, TaskView,
+    Answers, Cancelled, Capabilities, Detail, ListCursor, ListPage, MoveClaim, Nack, Nacked,
+    Paused, PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release, Stats, TaskView,
     Unlocked, WorkerRecord,
 };
 use crate::clock::{Env, lock};
@@ -74,10 +74,10 @@ pub(super) struct Core<T: Tree> {
     /// This handle has a worker's record, so others count on it.
     pub(super) enrolled: AtomicBool,
     /// This process may not remove records.
-    pub(super) may_not_forget: AtomicBool,
+    pub(super) purge_denied: AtomicBool,
     /// The files of floors of each shard, as they were when it last changed.
     pub(super) floors: Mutex<HashMap<Shard, Listed>>,
-    /// Leases that this process has created and could not take back.
+    /// Leases that this process has created and could not withdraw.
     pub(super) strays: Mutex<Vec<(T::Slot, Lease)>>,
     /// The mark of `cancel` and `unlock` as it was when holders last looked, once they have.
     pub(super) recall: Mutex<Option<Option<u64>>>,
@@ -86,7 +86,7 @@ pub(super) struct Core<T: Tree> {
 impl<T: Tree> TreeQueue<T> {
     /// Opens the queue on `tree`, or makes it if the options say so.
     pub async fn open(tree: T, options: OpenOptions) -> Result<Self> {
-        let mut settings = settle_settings(&tree, &options).await?;
+        let mut settings = resolve_settings(&tree, &options).await?;
         if let Some(max_attempts) = options.max_attempts {
             settings.max_attempts = max_attempts;
             settings.check()?;
@@ -102,7 +102,7 @@ impl<T: Tree> TreeQueue<T> {
             contested: Mutex::default(),
             surveying: tokio::sync::Mutex::default(),
             enrolled: AtomicBool::new(false),
-            may_not_forget: AtomicBool::new(false),
+            purge_denied: AtomicBool::new(false),
             recall: Mutex::default(),
             strays: Mutex::default(),
             floors: Mutex::default(),
@@ -361,10 +361,10 @@ impl<T: Tree> Queue for TreeQueue<T> {
         self.run(|core| async move { core.release(releases).await }).await
     }
 
-    async fn take(&self, tasks: Vec<TaskView>, lease: Duration) -> Answers<Taken> {
+    async fn claim_to_move(&self, tasks: Vec<TaskView>, lease: Duration) -> Answers<MoveClaim> {
         self.run(|core| async move {
             match core.check_trusted().await {
-                Ok(()) => core.take(tasks, lease).await,
+                Ok(()) => core.claim_to_move(tasks, lease).await,
                 Err(error) => alike(tasks.len(), error),
             }
         })
@@ -379,7 +379,7 @@ impl<T: Tree> Queue for TreeQueue<T> {
         self.run(|core| async move { core.tidy().await }).await
     }
 
-    async fn put_back(&self, receipts: Vec<Receipt>) -> Answers<()> {
+    async fn release_unrun(&self, receipts: Vec<Receipt>) -> Answers<()> {
         self.release(receipts.into_iter().map(Release::now).collect()).await
     }
 

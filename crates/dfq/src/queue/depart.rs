@@ -14,7 +14,7 @@ use super::core::Core;
 use super::discover::Candidate;
 use super::judge;
 use super::walk::Spot;
-use super::{Answers, PollRequest, Taken, TaskState, TaskView};
+use super::{Answers, MoveClaim, PollRequest, TaskState, TaskView};
 use crate::clock::lock;
 use crate::error::Result;
 use crate::layout::{self, Due};
@@ -22,13 +22,13 @@ use crate::model::TaskKey;
 use crate::store::Tree;
 
 impl<T: Tree> Core<T> {
-    pub(super) async fn take(
+    pub(super) async fn claim_to_move(
         self: &Arc<Self>,
         tasks: Vec<TaskView>,
         lease: Duration,
-    ) -> Answers<Taken> {
+    ) -> Answers<MoveClaim> {
         // Whoever takes may never poll, and would gather notes for it without end.
-        self.take_notes(&mut *self.discovery.lock().await);
+        self.apply_notes(&mut *self.discovery.lock().await);
         // How finely the store's times can be told apart is known once its clock was read.
         let possible = match self.now().await {
             Ok(_) => self.check_length(lease),
@@ -36,13 +36,18 @@ impl<T: Tree> Core<T> {
         };
         match possible {
             Ok(()) => {
-                self.each(tasks.iter().map(|task| self.take_one(task, lease)).collect()).await
+                self.each(tasks.iter().map(|task| self.claim_one_to_move(task, lease)).collect())
+                    .await
             }
             Err(error) => tasks.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
-    async fn take_one(self: &Arc<Self>, task: &TaskView, lease: Duration) -> Result<Taken> {
+    async fn claim_one_to_move(
+        self: &Arc<Self>,
+        task: &TaskView,
+        lease: Duration,
+    ) -> Result<MoveClaim> {
         let key = &task.key;
         if let TaskState::Scheduled { due } = task.state {
             // Gone from there or not: if it is pending, it can be had.
@@ -52,7 +57,7 @@ impl<T: Tree> Core<T> {
         candidate.moving = true;
         candidate.leases = task.attempts.iter().map(|attempt| attempt.attempt).collect();
         let Some(attempt) = self.attempt(candidate) else {
-            return Ok(Taken::Held { for_now: Duration::ZERO, moving: true });
+            return Ok(MoveClaim::Held { for_now: Duration::ZERO, moving: true });
         };
         match self.claim(&attempt.candidate, lease, &PollRequest::default()).await? {
             Claim::Won(delivery) => {
@@ -60,16 +65,16 @@ impl<T: Tree> Core<T> {
                 let (mut secured, failed) =
                     self.secure_claims(vec![*delivery], Duration::MAX).await;
                 match (secured.pop(), failed) {
-                    (Some(ours), _) => Ok(Taken::Ours(Box::new(ours))),
+                    (Some(ours), _) => Ok(MoveClaim::Ours(Box::new(ours))),
                     (None, Some(error)) => Err(error),
-                    (None, None) => Ok(Taken::Gone),
+                    (None, None) => Ok(MoveClaim::Gone),
                 }
             }
-            Claim::Held(until) | Claim::Rest(until) => Ok(Taken::Held {
+            Claim::Held(until) | Claim::Rest(until) => Ok(MoveClaim::Held {
                 for_now: until.saturating_sub(self.env.monotonic()),
                 moving: self.is_being_moved(key).await?,
             }),
-            Claim::Gone | Claim::NotForUs => Ok(Taken::Gone),
+            Claim::Gone | Claim::NotForUs => Ok(MoveClaim::Gone),
         }
     }
 

@@ -170,7 +170,7 @@ impl<T: Tree> Core<T> {
         notes.push(note);
     }
 
-    pub(super) fn take_notes(&self, found: &mut Discovery<T::Cursor>) {
+    pub(super) fn apply_notes(&self, found: &mut Discovery<T::Cursor>) {
         let notes = std::mem::take(&mut *lock(&self.notes));
         let mut known = lock(&self.known);
         for note in notes {
@@ -343,7 +343,7 @@ impl<T: Tree> Core<T> {
                         // It may have been large once, and slow to list ever since.
                         let _ = self.tree.prune(&dir).await;
                     }
-                    self.take_page(found, listing, page);
+                    self.note_page(found, listing, page);
                 }
                 Err(error) => self.leave_shard(error).await?,
             }
@@ -399,7 +399,7 @@ impl<T: Tree> Core<T> {
         Ok(Some(Listing { shard, stamp, begins: true, next, wakes }))
     }
 
-    fn take_page(
+    fn note_page(
         &self,
         found: &mut Discovery<T::Cursor>,
         mut listing: Listing<T::Cursor>,

@@ -35,7 +35,7 @@ pub(super) struct Wanted {
 }
 
 pub(super) struct Draft<T: Tree> {
-    pub(super) file: T::Draft,
+    pub(super) file: T::PreparedLease,
     pub(super) lease: Lease,
     /// The monotonic time before it was written: the lease holds from then.
     pub(super) written: Duration,
@@ -50,7 +50,7 @@ impl<T: Tree> Draft<T> {
     }
 
     /// Whether it can be used once more, and then notes that.
-    fn take(&self, length: Duration, now: Duration) -> bool {
+    fn try_use(&self, length: Duration, now: Duration) -> bool {
         self.is_fresh(length, now) && self.uses.fetch_add(1, Ordering::Relaxed) < MAX_SHARED
     }
 }
@@ -61,7 +61,7 @@ impl<T: Tree> Core<T> {
         let Wanted { length, attempt, moving } = wanted;
         let now = self.env.monotonic();
         let ready = lock(&self.drafts).get(&wanted).map(Arc::clone);
-        if let Some(draft) = ready.filter(|draft| draft.take(length, now)) {
+        if let Some(draft) = ready.filter(|draft| draft.try_use(length, now)) {
             return Ok(draft);
         }
         let store_now = self.now().await?;
@@ -80,7 +80,7 @@ impl<T: Tree> Core<T> {
             moving,
         };
         let written = self.env.monotonic();
-        let file = self.tree.draft(&format::encode_lease(&lease)).await?;
+        let file = self.tree.prepare_lease(&format::encode_lease(&lease)).await?;
         let draft = Arc::new(Draft { file, lease, written, uses: AtomicUsize::new(1) });
         let mut drafts = lock(&self.drafts);
         drafts.retain(|wanted, draft| draft.is_fresh(wanted.length, written));

@@ -1,4 +1,4 @@
-//! The lease files of a task as they are found, and the verdict on them.
+//! The lease files of a task as they are found, and the judgement on them.
 //!
 //! `judge` decides; here is what it is told: what was read, what the store's clock shows, and for how long this
 //! process has watched the lease that counts.
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::core::Core;
 use super::discover::Candidate;
-use super::judge::{self, Now, Seen, Verdict};
+use super::judge::{self, Judgement, Now, Seen};
 use crate::clock::lock;
 use crate::error::Result;
 use crate::model::TaskKey;
@@ -42,22 +42,22 @@ impl<T: Tree> Core<T> {
         Ok(history)
     }
 
-    /// The verdict, and the monotonic time at which the store's clock was read for it.
+    /// The judgement, and the monotonic time at which the store's clock was read for it.
     pub(super) async fn judge(
         &self,
         candidate: &Candidate,
         history: &[Seen],
-    ) -> Result<(Verdict, (Timestamp, Duration))> {
-        let (verdict, when) = self.judge_now(&candidate.key, history).await?;
-        match verdict {
+    ) -> Result<(Judgement, (Timestamp, Duration))> {
+        let (judgement, when) = self.judge_now(&candidate.key, history).await?;
+        match judgement {
             // It goes on waiting where it is taken.
-            Verdict::Backoff(_) if candidate.moving => Ok((Verdict::Free, when)),
-            Verdict::Stale => {
+            Judgement::Backoff(_) if candidate.moving => Ok((Judgement::Free, when)),
+            Judgement::Stale => {
                 // Before anything is taken over, the clock is read afresh: it may have jumped since.
                 self.sample_clock().await?;
                 self.judge_now(&candidate.key, history).await
             }
-            verdict => Ok((verdict, when)),
+            judgement => Ok((judgement, when)),
         }
     }
 
@@ -65,7 +65,7 @@ impl<T: Tree> Core<T> {
         &self,
         key: &TaskKey,
         history: &[Seen],
-    ) -> Result<(Verdict, (Timestamp, Duration))> {
+    ) -> Result<(Judgement, (Timestamp, Duration))> {
         let store = self.now().await?;
         let mono = self.env.monotonic();
         let mut now = Now { store, steady: true, watched: Duration::ZERO };

@@ -141,8 +141,9 @@ impl<T: Tree> Core<T> {
         let Some(lease) = history[own].lease.clone().filter(|lease| lease.state.is_none()) else {
             return Err(Error::claim_lost(format!("task '{key}' was given back already")));
         };
-        let look = self.tree.look(&slot, Some(receipt.attempt), &self.record_paths(key)).await?;
-        let Some(task) = look.task.filter(|_| !look.finished) else {
+        let stored =
+            self.tree.read_task(&slot, Some(receipt.attempt), &self.record_paths(key)).await?;
+        let Some(task) = stored.task.filter(|_| !stored.finished) else {
             return Err(self.lost(receipt, "it is gone").await?);
         };
         let (payload, meta) = format::decode_task(&task.bytes, key)?;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::core::Core;
-use super::judge::{self, Now, Verdict};
+use super::judge::{self, Judgement, Now};
 use super::types::Place;
 use super::walk::Spot;
 use super::{Earlier, ListCursor, ListPage, TaskState, TaskView};
@@ -100,8 +100,8 @@ impl<T: Tree> Core<T> {
 
     async fn look_at_pending(&self, key: &TaskKey) -> Result<Option<TaskView>> {
         let Some(slot) = self.tree.open(&self.task_dir(key)).await? else { return Ok(None) };
-        let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
-        let Some(task) = look.task.filter(|_| !look.finished) else { return Ok(None) };
+        let stored = self.tree.read_task(&slot, None, &self.record_paths(key)).await?;
+        let Some(task) = stored.task.filter(|_| !stored.finished) else { return Ok(None) };
         let history = self.history(&slot).await?;
         let now = Now {
             store: self.now_for_onlookers().await,
@@ -111,10 +111,10 @@ impl<T: Tree> Core<T> {
         let worker_id = judge::current(&history).map(|seen| seen.worker_id().to_owned());
         let worker_id = worker_id.unwrap_or_default();
         let mut state = match judge::judge(&history, now, self.settings.lease) {
-            Verdict::Free => TaskState::Ready,
-            Verdict::Stale => TaskState::Stale { worker_id },
-            Verdict::Held(until) => TaskState::Leased { worker_id, until },
-            Verdict::Backoff(until) => TaskState::Backoff { until },
+            Judgement::Free => TaskState::Ready,
+            Judgement::Stale => TaskState::Stale { worker_id },
+            Judgement::Held(until) => TaskState::Leased { worker_id, until },
+            Judgement::Backoff(until) => TaskState::Backoff { until },
         };
         // One that goes on has not ended in any way yet.
         let current = judge::current(&history).map(|seen| seen.attempt);

@@ -82,7 +82,7 @@ pub(super) fn current(history: &[Seen]) -> Option<&Seen> {
 
 /// What a worker may do with a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Judgement {
     /// Create the next attempt.
     Free,
     /// Its owner went silent: create the next attempt.
@@ -105,14 +105,14 @@ pub(super) struct Now {
 }
 
 /// Judges a task by all its lease files, ascending.
-pub(super) fn judge(history: &[Seen], now: Now, queue_lease: Duration) -> Verdict {
-    let Some(current) = current(history) else { return Verdict::Free };
+pub(super) fn judge(history: &[Seen], now: Now, queue_lease: Duration) -> Judgement {
+    let Some(current) = current(history) else { return Judgement::Free };
     if let (Some(LeaseState::Failed | LeaseState::Released), Some(lease)) =
         (current.state(), &current.lease)
     {
         return match lease.not_before {
-            Some(until) if until > now.store => Verdict::Backoff(until),
-            _ => Verdict::Free,
+            Some(until) if until > now.store => Judgement::Backoff(until),
+            _ => Judgement::Free,
         };
     }
     let runs_out = current.runs_out(queue_lease);
@@ -121,9 +121,9 @@ pub(super) fn judge(history: &[Seen], now: Now, queue_lease: Duration) -> Verdic
     let watched = SignedDuration::try_from(now.watched).unwrap_or(SignedDuration::MAX);
     let unchanged = watched > current.length(queue_lease);
     if (now.steady && runs_out <= now.store) || unchanged {
-        Verdict::Stale
+        Judgement::Stale
     } else {
-        Verdict::Held(runs_out)
+        Judgement::Held(runs_out)
     }
 }
 

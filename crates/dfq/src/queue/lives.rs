@@ -138,13 +138,13 @@ impl<T: Tree> Core<T> {
         // that may go.
         let is_name = !self.strategy.has_folders;
         let leases = if is_name { self.tree.leases(slot).await? } else { Vec::new() };
-        let look = self.tree.look(slot, None, &self.record_paths(key)).await?;
-        let nothing_left = is_name && leases.is_empty() && look.task.is_none();
-        if nothing_left || (look.finished && !self.secure_records(key).await?) {
+        let stored = self.tree.read_task(slot, None, &self.record_paths(key)).await?;
+        let nothing_left = is_name && leases.is_empty() && stored.task.is_none();
+        if nothing_left || (stored.finished && !self.secure_records(key).await?) {
             return Ok(());
         }
-        if look.finished || look.task.is_none() {
-            self.tree.clean(slot, look.finished, &leases).await?;
+        if stored.finished || stored.task.is_none() {
+            self.tree.clean(slot, stored.finished, &leases).await?;
         }
         Ok(())
     }
@@ -196,12 +196,12 @@ impl<T: Tree> Core<T> {
             Updated::Left(stored) => stored,
         };
         let forgotten = format::is_forgotten(&stored.bytes);
-        if forgotten && stored.modified < since && !self.may_not_forget.load(Ordering::Relaxed) {
+        if forgotten && stored.modified < since && !self.purge_denied.load(Ordering::Relaxed) {
             // A purge was cut short. Who may not finish it does not make the mark young again and again.
             match self.forget_record(key, outcome, since).await {
                 Err(error) if error.kind() == ErrorKind::Denied => {
                     tracing::warn!(%key, %error, "a purge was cut short; the next one frees this task");
-                    self.may_not_forget.store(true, Ordering::Relaxed);
+                    self.purge_denied.store(true, Ordering::Relaxed);
                 }
                 answer => _ = answer?,
             }
@@ -229,7 +229,7 @@ impl<T: Tree> Core<T> {
         // From before the record was looked at: that is when its removal is decided on.
         let until = self.env.monotonic().saturating_add(REMOVED_WITHIN);
         match self.rewrite_record(&path, &forget).await? {
-            Updated::Written(mark) => self.tree.take_away(&path, &mark, until).await,
+            Updated::Written(mark) => self.tree.remove_if_unchanged(&path, &mark, until).await,
             Updated::Missing | Updated::Left(_) => Ok(false),
         }
     }

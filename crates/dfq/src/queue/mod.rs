@@ -61,9 +61,9 @@ use jiff::Timestamp;
 pub use self::core::TreeQueue;
 pub(crate) use self::core::fence;
 pub use types::{
-    Cancelled, Capabilities, Delivery, Detail, Earlier, Idle, ListCursor, ListPage, Nack, Nacked,
-    Paused, PendingStates, Place, PollRequest, Polled, Problem, Purge, Purged, Pushed, Release,
-    Stats, Taken, TaskState, TaskView, Unlocked, WorkerRecord,
+    Cancelled, Capabilities, Delivery, Detail, Earlier, Idle, ListCursor, ListPage, MoveClaim,
+    Nack, Nacked, Paused, PendingStates, Place, PollRequest, Polled, Problem, Purge, Purged,
+    Pushed, Release, Stats, TaskState, TaskView, Unlocked, WorkerRecord,
 };
 
 use crate::error::Result;
@@ -122,7 +122,7 @@ pub trait Queue: Send + Sync {
 
     /// Claims these very tasks, as they were listed, in order to move them to another queue: also from a
     /// queue that is paused, and whatever they wait for. It counts as no attempt, however it ends.
-    async fn take(&self, tasks: Vec<TaskView>, lease: Duration) -> Answers<Taken>;
+    async fn claim_to_move(&self, tasks: Vec<TaskView>, lease: Duration) -> Answers<MoveClaim>;
     /// Ends claimed tasks that live on in another queue, at this address. When this returns they are gone
     /// from here, durably.
     async fn moved(&self, departures: Vec<(Receipt, String)>) -> Answers<()>;
@@ -130,7 +130,7 @@ pub trait Queue: Send + Sync {
     async fn tidy(&self) -> Result<()>;
     /// Lets go of claimed tasks at once, as if their leases had run out; where that is possible, without
     /// counting an attempt.
-    async fn put_back(&self, receipts: Vec<Receipt>) -> Answers<()>;
+    async fn release_unrun(&self, receipts: Vec<Receipt>) -> Answers<()>;
 
     /// Ends tasks that are not finished, whoever has them; they go to the failed ones.
     async fn cancel(&self, ids: Vec<TaskId>, reason: String) -> Answers<Cancelled>;

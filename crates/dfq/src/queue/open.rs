@@ -9,7 +9,7 @@ use crate::queue::trust;
 use crate::store::{Created, EntryKind, Tree};
 
 /// The queue's settings: as recorded, as recognised, or newly made.
-pub(super) async fn settle_settings<T: Tree>(tree: &T, options: &OpenOptions) -> Result<Settings> {
+pub(super) async fn resolve_settings<T: Tree>(tree: &T, options: &OpenOptions) -> Result<Settings> {
     let address = &tree.properties().address;
     if let Some(stored) = tree.read(layout::SETTINGS).await? {
         return format::decode_settings(&stored.bytes).map_err(|e| e.context(address));
@@ -34,7 +34,7 @@ pub(super) async fn settle_settings<T: Tree>(tree: &T, options: &OpenOptions) ->
         )));
     }
     if !options.allow_unsafe {
-        trust::heed_the_doctor(tree).await?;
+        trust::check_doctor_verdict(tree).await?;
     }
     let mut settings = wanted.clone();
     settings.created_at = settings.created_at.or_else(|| Some(options.env.clock().wall()));

@@ -105,8 +105,8 @@ impl<T: Tree> Core<T> {
         reason: &str,
     ) -> Result<Option<Result<Cancelled>>> {
         let Some(slot) = self.tree.open(dir).await? else { return Ok(None) };
-        let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
-        let Some(task) = look.task else { return Ok(None) };
+        let stored = self.tree.read_task(&slot, None, &self.record_paths(key)).await?;
+        let Some(task) = stored.task else { return Ok(None) };
         let decoded = format::decode_task(&task.bytes, key);
         let damaged = decoded.is_err().then_some(task.bytes);
         let (payload, meta) = match decoded {
@@ -130,7 +130,7 @@ impl<T: Tree> Core<T> {
             damaged,
             attempts: judge::summaries(&history),
         };
-        if !look.finished {
+        if !stored.finished {
             self.commit_one(key, &record).await?;
         }
         let there = self.record(key).await?;
@@ -181,8 +181,8 @@ impl<T: Tree> Core<T> {
         let (key, _) = self.current_key(id).await?;
         let missing = || Error::not_found(format!("task '{id}' is not pending"));
         let slot = self.tree.open(&self.task_dir(&key)).await?.ok_or_else(missing)?;
-        let look = self.tree.look(&slot, None, &self.record_paths(&key)).await?;
-        if look.task.is_none() || look.finished {
+        let stored = self.tree.read_task(&slot, None, &self.record_paths(&key)).await?;
+        if stored.task.is_none() || stored.finished {
             return Err(missing());
         }
         let history = self.history(&slot).await?;
@@ -208,8 +208,8 @@ impl<T: Tree> Core<T> {
             not_before: None,
             moving: false,
         };
-        let draft = self.tree.draft(&format::encode_lease(&lease)).await?;
-        let created = self.tree.create_lease(&slot, lease.attempt, &draft).await?;
+        let prepared = self.tree.prepare_lease(&format::encode_lease(&lease)).await?;
+        let created = self.tree.create_lease(&slot, lease.attempt, &prepared).await?;
         let there = self.tree.read_lease(&slot, lease.attempt).await?;
         let there = there.and_then(|stored| format::decode_lease(&stored.bytes, lease.attempt));
         let ours = there.is_some_and(|there| there.lease_id == lease.lease_id);

@@ -43,7 +43,7 @@ struct Search {
     /// There is something to do already, and another round is not worth it.
     content: bool,
     /// The search stopped early: there were tasks in hand already.
-    put_off: bool,
+    stopped_early: bool,
 }
 
 /// A task that is being claimed by this process, which tries none twice at once: leases made in one
@@ -84,7 +84,7 @@ impl<T: Tree> Core<T> {
             entered,
             woken: false,
             content: false,
-            put_off: false,
+            stopped_early: false,
         });
         let began = self.env.monotonic();
         let mut trying = FuturesUnordered::new();
@@ -134,13 +134,13 @@ impl<T: Tree> Core<T> {
                     if !polled.deliveries.is_empty() {
                         break;
                     }
-                    if let Some(search) = search.as_mut().filter(|search| search.put_off) {
-                        (search.put_off, exhausted) = (false, false);
+                    if let Some(search) = search.as_mut().filter(|search| search.stopped_early) {
+                        (search.stopped_early, exhausted) = (false, false);
                         continue;
                     }
                     // Before it is said that there is nothing, what seemed taken is looked at, and
                     // what is due is looked for.
-                    exhausted = !self.take_young().await;
+                    exhausted = !self.try_young().await;
                     if !exhausted {
                         continue;
                     }
@@ -164,7 +164,7 @@ impl<T: Tree> Core<T> {
                 }
             }
         }
-        polled.idle.more |= search.is_some_and(|search| search.woken || search.put_off);
+        polled.idle.more |= search.is_some_and(|search| search.woken || search.stopped_early);
         for error in &troubles {
             tracing::warn!(%error, "task left alone");
         }
@@ -272,7 +272,7 @@ impl<T: Tree> Core<T> {
                     Surveyed::All if over => return Ok(None),
                     Surveyed::All => continue,
                 }
-                search.put_off = true;
+                search.stopped_early = true;
                 return Ok(None);
             };
             // Still under the lock, so that nobody finds it a second time.

@@ -17,8 +17,8 @@ use crate::store::Tree;
 /// How often an id is looked up again whose records are just being purged.
 const LOOKED_AGAIN: usize = 16;
 
-/// A task on its way in.
-pub(super) struct Draft {
+/// One task on its way in. `push_id` tells it from any other push of the same id.
+pub(super) struct Push {
     pub(super) task: NewTask,
     pub(super) id: TaskId,
     push_id: String,
@@ -26,7 +26,7 @@ pub(super) struct Draft {
     pub(super) fresh: bool,
 }
 
-impl Draft {
+impl Push {
     /// It was in another queue, and may have been here before.
     pub(super) fn arrives(&self) -> bool {
         self.task.arrival.is_some()
@@ -69,7 +69,7 @@ pub(super) enum Plan {
     /// Publish this file under this key.
     Publish(TaskKey, (String, Vec<u8>)),
     /// Nothing: this is what is there already.
-    Settled(Pushed),
+    Answered(Pushed),
 }
 
 /// What the records say about an id.
@@ -78,7 +78,7 @@ enum Before {
     /// fencing tokens than this.
     Publish(TaskKey, u32, u64),
     /// There is nothing to publish.
-    Settled(Pushed),
+    Answered(Pushed),
 }
 
 impl Before {
@@ -100,17 +100,17 @@ impl Arrival {
 
 impl<T: Tree> Core<T> {
     pub(super) async fn push(&self, tasks: Vec<NewTask>) -> Answers<Pushed> {
-        let drafts: Vec<_> = tasks.into_iter().map(|task| self.draft(task)).collect();
-        let mut answers: Vec<Option<Result<Pushed>>> = Vec::with_capacity(drafts.len());
+        let pushes: Vec<_> = tasks.into_iter().map(|task| self.new_push(task)).collect();
+        let mut answers: Vec<Option<Result<Pushed>>> = Vec::with_capacity(pushes.len());
         let mut batch = Vec::new();
-        let preparing = drafts.iter().map(|draft| self.first_plan(draft)).collect();
+        let preparing = pushes.iter().map(|push| self.first_plan(push)).collect();
         for (index, plan) in self.each(preparing).await.into_iter().enumerate() {
             answers.push(match plan {
                 Ok(Plan::Publish(key, file)) => {
                     batch.push((index, key, file));
                     None
                 }
-                Ok(Plan::Settled(settled)) => Some(Ok(settled)),
+                Ok(Plan::Answered(pushed)) => Some(Ok(pushed)),
                 Err(error) => Some(Err(error)),
             });
         }
@@ -122,19 +122,19 @@ impl<T: Tree> Core<T> {
             .unzip();
         let published = self.tree.publish(&files, self.durable()).await;
         drop(files);
-        let settle = |((index, key, dir), created): ((usize, TaskKey, String), _)| {
-            let draft = &drafts[index];
+        let confirm = |((index, key, dir), created): ((usize, TaskKey, String), _)| {
+            let push = &pushes[index];
             async move {
-                let answer = match (draft, created) {
-                    (Ok(draft), Ok(created)) => self.settle(draft, (key, dir), created).await,
+                let answer = match (push, created) {
+                    (Ok(push), Ok(created)) => self.confirm_push(push, (key, dir), created).await,
                     (_, Err(error)) => Err(error),
                     (Err(error), _) => Err(error.clone()),
                 };
                 (index, answer)
             }
         };
-        let settling = names.into_iter().zip(published).map(settle).collect();
-        for (index, answer) in self.each(settling).await {
+        let confirming = names.into_iter().zip(published).map(confirm).collect();
+        for (index, answer) in self.each(confirming).await {
             answers[index] = Some(answer);
         }
         let unanswered = || Error::new(ErrorKind::Unavailable, "the push was not carried out");
@@ -159,7 +159,7 @@ impl<T: Tree> Core<T> {
         answers
     }
 
-    fn draft(&self, task: NewTask) -> Result<Draft> {
+    fn new_push(&self, task: NewTask) -> Result<Push> {
         let chosen = task.chosen_id()?;
         if task.max_attempts == Some(0) {
             return Err(Error::invalid("max_attempts must be at least 1"));
@@ -173,79 +173,79 @@ impl<T: Tree> Core<T> {
             Some(arrival) => arrival.push_id.clone(),
             None => self.env.nonce(),
         };
-        Ok(Draft { task, id, fresh, push_id })
+        Ok(Push { task, id, fresh, push_id })
     }
 
-    async fn first_plan(&self, draft: &Result<Draft>) -> Result<Plan> {
-        match draft {
+    async fn first_plan(&self, push: &Result<Push>) -> Result<Plan> {
+        match push {
             Err(error) => Err(error.clone()),
-            Ok(draft) if self.is_blind(draft) => self.plan(draft, draft.first_life()).await,
-            Ok(draft) => self.prepare(draft).await,
+            Ok(push) if self.is_blind(push) => self.plan(push, push.first_life()).await,
+            Ok(push) => self.prepare(push).await,
         }
     }
 
     /// Published without looking for records before: if there are any, they are found afterwards, and
     /// the file goes again. Where looks cost, this halves them for ids that are new, as most are.
-    pub(super) fn is_blind(&self, draft: &Draft) -> bool {
-        let plain = !draft.fresh && !draft.task.again && !draft.task.is_delayed();
+    pub(super) fn is_blind(&self, push: &Push) -> bool {
+        let plain = !push.fresh && !push.task.again && !push.task.is_delayed();
         // What was here before and was moved away carries the very same nonce.
         let blind = !self.strategy.looks.before_a_push;
-        plain && !draft.arrives() && blind && self.layout() == Layout::Sharded
+        plain && !push.arrives() && blind && self.layout() == Layout::Sharded
     }
 
     /// The file to publish and where, or what is there already.
-    pub(super) async fn prepare(&self, draft: &Draft) -> Result<Plan> {
-        let before = if draft.fresh { draft.first_life() } else { self.look_before(draft).await? };
-        self.plan(draft, before).await
+    pub(super) async fn prepare(&self, push: &Push) -> Result<Plan> {
+        let before = if push.fresh { push.first_life() } else { self.look_before(push).await? };
+        self.plan(push, before).await
     }
 
-    async fn plan(&self, draft: &Draft, before: Before) -> Result<Plan> {
+    async fn plan(&self, push: &Push, before: Before) -> Result<Plan> {
         let (key, attempts_before, fence) = match before {
             Before::Publish(key, attempts, fence) => (key, attempts, fence),
-            Before::Settled(pushed) => return Ok(Plan::Settled(pushed)),
+            Before::Answered(pushed) => return Ok(Plan::Answered(pushed)),
         };
         let now = self.env.clock().wall();
         let mut dir = self.task_dir(&key);
         let mut not_before = None;
-        if draft.task.is_delayed() {
+        if push.task.is_delayed() {
             if let Some(there) = self.pending_task(&key).await? {
-                return Ok(Plan::Settled(draft.pending(key, &there)?));
+                return Ok(Plan::Answered(push.pending(key, &there)?));
             }
             let store_now = self.now().await?;
-            let delay = draft.task.wait(store_now).unwrap_or_default();
+            let delay = push.task.wait(store_now).unwrap_or_default();
             let due = Due::after(store_now, delay).ok_or_else(|| {
                 Error::invalid(format!("a delay of {delay:?} is beyond all calendars"))
             })?;
             not_before = store_now.checked_add(delay).ok();
             dir = layout::scheduled_dir(due, &key);
         }
-        let arrival = draft.task.arrival.as_ref();
+        let arrival = push.task.arrival.as_ref();
         let before_arrival = arrival.map_or(0, |arrival| arrival.attempts_before);
         let journey = arrival.map(|arrival| arrival.journey).unwrap_or_default();
         let meta = TaskMeta {
             id: key.id().clone(),
             generation: key.generation(),
-            push_id: draft.push_id.clone(),
+            push_id: push.push_id.clone(),
             created_at: arrival.and_then(|arrival| arrival.created_at).or(Some(now)),
             attempts_before: attempts_before.max(before_arrival),
             carried: arrival.map(|arrival| arrival.carried).unwrap_or_default(),
             journey: Journey { fence: journey.fence.max(fence), ..journey },
-            max_attempts: draft.task.max_attempts,
+            max_attempts: push.task.max_attempts,
             not_before,
         };
-        Ok(Plan::Publish(key, (dir, format::encode_task(&draft.task.payload, &meta))))
+        Ok(Plan::Publish(key, (dir, format::encode_task(&push.task.payload, &meta))))
     }
 
-    async fn look_before(&self, draft: &Draft) -> Result<Before> {
-        let (id, again) = (&draft.id, draft.task.again);
-        let (lives, record) = self.last_life(draft).await?;
+    async fn look_before(&self, push: &Push) -> Result<Before> {
+        let (id, again) = (&push.id, push.task.again);
+        let (lives, record) = self.last_life(push).await?;
         let next = TaskKey::new(id.clone(), lives.next());
         let Some(last) = lives.last else {
             let foreign = self.foreign_key(id);
             if let Some(key) = &foreign
                 && let Some(there) = self.pending_task(key).await?
             {
-                return Ok(Before::Settled(draft.pending(key.clone(), &there)?));
+                return Ok(Before::Answered(push.pending(key.clone(), &there)?));
             }
             let record = match &foreign {
                 Some(key) => self.record(key).await?,
@@ -253,45 +253,45 @@ impl<T: Tree> Core<T> {
             };
             return Ok(match (record, foreign) {
                 // What was moved from here may come back, under a name of ours.
-                (Some(record), _) if draft.arrives() && record.moved_to.is_some() => {
+                (Some(record), _) if push.arrives() && record.moved_to.is_some() => {
                     Before::Publish(next, 0, record.meta.journey.fence.max(lives.fence))
                 }
                 (Some(record), Some(key)) if !again => {
-                    Before::Settled(Pushed::Finished(key, record.outcome))
+                    Before::Answered(Pushed::Finished(key, record.outcome))
                 }
                 _ => Before::Publish(next, 0, lives.fence),
             });
         };
         let finished = TaskKey::new(id.clone(), last);
-        if let Some(arrival) = &draft.task.arrival {
+        if let Some(arrival) = &push.task.arrival {
             let last = (finished, record);
-            return self.look_before_arrival(draft, arrival, lives, last, next).await;
+            return self.look_before_arrival(push, arrival, lives, last, next).await;
         }
         if !again {
             if self.pending_task(&next).await?.is_some() {
-                return Ok(Before::Settled(Pushed::Pending(next)));
+                return Ok(Before::Answered(Pushed::Pending(next)));
             }
             let outcome = match self.outcome(&finished).await? {
                 Some(outcome) => outcome,
                 None => Outcome::Completed, // purged in between
             };
-            return Ok(Before::Settled(Pushed::Finished(finished, outcome)));
+            return Ok(Before::Answered(Pushed::Finished(finished, outcome)));
         }
         Ok(Before::after(next, record.as_ref(), lives))
     }
 
     /// The lives of an id; and the record of the last, if the next one goes on from there.
-    async fn last_life(&self, draft: &Draft) -> Result<(Lives, Option<Record>)> {
-        let mut lives = self.lives_of(&draft.id).await?;
-        let goes_on = draft.task.again || draft.arrives();
+    async fn last_life(&self, push: &Push) -> Result<(Lives, Option<Record>)> {
+        let mut lives = self.lives_of(&push.id).await?;
+        let goes_on = push.task.again || push.arrives();
         for _ in 0..LOOKED_AGAIN {
             let Some(last) = lives.last.filter(|_| goes_on) else { break };
-            let record = self.record(&TaskKey::new(draft.id.clone(), last)).await?;
+            let record = self.record(&TaskKey::new(push.id.clone(), last)).await?;
             if record.is_some() {
                 return Ok((lives, record));
             }
             // Purged between the two looks.
-            lives = self.lives_of(&draft.id).await?;
+            lives = self.lives_of(&push.id).await?;
         }
         Ok((lives, None))
     }
@@ -300,7 +300,7 @@ impl<T: Tree> Core<T> {
     /// from here, or come back.
     async fn look_before_arrival(
         &self,
-        draft: &Draft,
+        push: &Push,
         arrival: &Arrival,
         lives: Lives,
         (finished, last): (TaskKey, Option<Record>),
@@ -309,7 +309,7 @@ impl<T: Tree> Core<T> {
         let mut life = Some((finished.clone(), last.clone()));
         while let Some((key, record)) = life {
             if record.is_some_and(|record| arrival.has_been(&record)) {
-                return Ok(Before::Settled(Pushed::Created(key)));
+                return Ok(Before::Answered(Pushed::Created(key)));
             }
             let earlier = key.generation() - 1;
             life = match earlier > lives.forgotten {
@@ -323,11 +323,11 @@ impl<T: Tree> Core<T> {
         }
         let left_us = last.as_ref().is_none_or(|record| record.moved_to.is_some());
         // If the next life is pending, creating it tells whose it is.
-        if left_us || draft.task.again || self.pending_task(&next).await?.is_some() {
+        if left_us || push.task.again || self.pending_task(&next).await?.is_some() {
             return Ok(Before::after(next, last.as_ref(), lives));
         }
         let outcome = last.map_or(Outcome::Completed, |record| record.outcome);
-        Ok(Before::Settled(Pushed::Finished(finished, outcome)))
+        Ok(Before::Answered(Pushed::Finished(finished, outcome)))
     }
 
     pub(super) async fn retry(&self, ids: Vec<TaskId>) -> Answers<Pushed> {

@@ -61,7 +61,7 @@ impl<T: Tree> Core<T> {
     /// seconds at a time unless it is to be thorough.
     pub(super) async fn keep_up(&self, thorough: bool) -> Result<Upkeep> {
         let mut found = self.discovery.lock().await;
-        self.take_notes(&mut found);
+        self.apply_notes(&mut found);
         let now = self.now().await?;
         let mono = self.env.monotonic();
         let thorough = thorough || self.strategy.looks.at_the_root_each_poll;
@@ -207,14 +207,14 @@ impl<T: Tree> Core<T> {
     pub(super) async fn promote(&self, due: Due, key: &TaskKey) -> Result<bool> {
         let (from, to) = (layout::scheduled_dir(due, key), self.task_dir(key));
         let Some(slot) = self.tree.open(&from).await? else { return Ok(true) };
-        let look = self.tree.look(&slot, None, &self.record_paths(key)).await?;
+        let stored = self.tree.read_task(&slot, None, &self.record_paths(key)).await?;
         let forgotten = self.is_forgotten(key).await?;
-        let Some(task) = look.task.filter(|_| !look.finished && !forgotten) else {
+        let Some(task) = stored.task.filter(|_| !stored.finished && !forgotten) else {
             // Its life has ended meanwhile, or somebody is removing it.
-            if look.finished && !forgotten && !self.secure_records(key).await? {
+            if stored.finished && !forgotten && !self.secure_records(key).await? {
                 return Ok(false); // forgotten since: it is looked at again
             }
-            self.tree.clean(&slot, look.finished || forgotten, &[]).await?;
+            self.tree.clean(&slot, stored.finished || forgotten, &[]).await?;
             return self.has_gone(&from).await;
         };
         let mut created = self.tree.promote(&from, &to, self.durable()).await?;

@@ -5,7 +5,7 @@
 
 use super::Pushed;
 use super::core::Core;
-use super::push::{Draft, Plan};
+use super::push::{Plan, Push};
 use super::strategy::Forgetting;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
@@ -18,19 +18,19 @@ const MAX_ROUNDS: usize = 16;
 
 impl<T: Tree> Core<T> {
     /// Looks again after the task's name was created in this folder, or found to exist.
-    pub(super) async fn settle(
+    pub(super) async fn confirm_push(
         &self,
-        draft: &Draft,
+        push: &Push,
         (key, dir): (TaskKey, String),
         created: Created,
     ) -> Result<Pushed> {
         let (mut key, mut dir, mut created) = (key, dir, created);
         for round in 0..MAX_ROUNDS {
-            let blind = round == 0 && self.is_blind(draft);
-            match self.settle_once(draft, (&key, &dir), created, blind).await? {
+            let blind = round == 0 && self.is_blind(push);
+            match self.confirm_once(push, (&key, &dir), created, blind).await? {
                 Some(pushed) => return Ok(pushed),
-                None => match self.prepare(draft).await? {
-                    Plan::Settled(pushed) => return Ok(pushed),
+                None => match self.prepare(push).await? {
+                    Plan::Answered(pushed) => return Ok(pushed),
                     Plan::Publish(next, file) => {
                         dir = file.0.clone();
                         let mut answers = self.tree.publish(&[file], self.durable()).await;
@@ -42,57 +42,57 @@ impl<T: Tree> Core<T> {
         }
         let message = format!(
             "task '{}' cannot be pushed: '{dir}' is in the way; look whether it holds files that are not ours",
-            draft.id,
+            push.id,
         );
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
     /// What became of the push, or `None` if its name was used up and another must be tried.
-    async fn settle_once(
+    async fn confirm_once(
         &self,
-        draft: &Draft,
+        push: &Push,
         (key, dir): (&TaskKey, &str),
         created: Created,
         blind: bool,
     ) -> Result<Option<Pushed>> {
         let is_created = Ok(Some(Pushed::Created(key.clone())));
-        if draft.fresh && created == Created::New {
+        if push.fresh && created == Created::New {
             return is_created;
         }
         if let Some(record) = self.record(key).await? {
-            if draft.has_become(&record) {
+            if push.has_become(&record) {
                 return is_created; // done already, and quickly
             }
             match created {
-                Created::New => match self.take_back(key, dir).await {
+                Created::New => match self.unpublish(key, dir).await {
                     Ok(false) => return is_created,
                     answer => if_allowed(answer.map(drop))?,
                 },
                 Created::Exists => if_allowed(self.clean_finished(key).await)?,
             }
             // There may be later lives.
-            if draft.task.again || blind || draft.arrives() {
+            if push.task.again || blind || push.arrives() {
                 return Ok(None);
             }
             return Ok(Some(Pushed::Finished(key.clone(), record.outcome)));
         }
-        if created == Created::New || draft.task.is_delayed() {
+        if created == Created::New || push.task.is_delayed() {
             self.mend_lives(key).await?;
         }
         if created == Created::New {
             if self.is_forgotten(key).await? {
-                return self.take_back_forgotten(draft, key, dir).await;
+                return self.unpublish_forgotten(push, key, dir).await;
             }
             return is_created;
         }
-        if draft.task.is_delayed() {
-            return match self.is_scheduled_by(draft, key).await? {
+        if push.task.is_delayed() {
+            return match self.is_scheduled_by(push, key).await? {
                 true => is_created,
                 false => Ok(Some(Pushed::Pending(key.clone()))),
             };
         }
         let Some(bytes) = self.pending_task(key).await? else {
-            if self.record(key).await?.is_some_and(|record| draft.has_become(&record)) {
+            if self.record(key).await?.is_some_and(|record| push.has_become(&record)) {
                 return is_created; // done since we looked
             }
             // A folder without its task: a finished one that nobody has cleaned up yet.
@@ -105,17 +105,17 @@ impl<T: Tree> Core<T> {
                  not tell them apart"
             )));
         }
-        draft.pending(key.clone(), &bytes).map(Some)
+        push.pending(key.clone(), &bytes).map(Some)
     }
 
     /// Whether a scheduled task that exists is this very push, whose answer was lost.
-    async fn is_scheduled_by(&self, draft: &Draft, key: &TaskKey) -> Result<bool> {
+    async fn is_scheduled_by(&self, push: &Push, key: &TaskKey) -> Result<bool> {
         let now = self.now().await?;
-        let likely = draft.task.wait(now).and_then(|wait| Due::after(now, wait));
+        let likely = push.task.wait(now).and_then(|wait| Due::after(now, wait));
         for due in likely.into_iter().chain(self.due_folders().await?) {
             let path = layout::task_file(&layout::scheduled_dir(due, key));
             if let Some(stored) = self.tree.read(&path).await?
-                && matches!(draft.pending(key.clone(), &stored.bytes)?, Pushed::Created(_))
+                && matches!(push.pending(key.clone(), &stored.bytes)?, Pushed::Created(_))
             {
                 return Ok(true);
             }
@@ -136,7 +136,7 @@ impl<T: Tree> Core<T> {
     /// Removes what was published in this folder under a name that is used up; `false` if a purge frees the
     /// name at this moment, so that it can stay. A claimer that has put a lease beside it finds the record too,
     /// and removes its lease.
-    async fn take_back(&self, key: &TaskKey, dir: &str) -> Result<bool> {
+    async fn unpublish(&self, key: &TaskKey, dir: &str) -> Result<bool> {
         if self.strategy.forgetting == Forgetting::Marks {
             if !self.secure_records(key).await? {
                 return Ok(false);
@@ -167,14 +167,14 @@ impl<T: Tree> Core<T> {
     /// Since we looked, the name of what we have just published was used and forgotten. Who met our task may
     /// have taken it for what is left of that one, and be removing it, even if it has a lease. So it goes, and is
     /// pushed anew, unless it was done.
-    async fn take_back_forgotten(
+    async fn unpublish_forgotten(
         &self,
-        draft: &Draft,
+        push: &Push,
         key: &TaskKey,
         dir: &str,
     ) -> Result<Option<Pushed>> {
         if_allowed(self.remove_published(dir).await)?;
-        let done = self.record(key).await?.is_some_and(|record| draft.has_become(&record));
+        let done = self.record(key).await?.is_some_and(|record| push.has_become(&record));
         Ok(done.then(|| Pushed::Created(key.clone())))
     }
 }

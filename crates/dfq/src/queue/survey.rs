@@ -63,9 +63,9 @@ const SILENT_AFTER: Duration = Duration::from_secs(200);
 /// Leases without their task that are older than this are nobody's any more.
 const GARBAGE_AFTER: Duration = Duration::from_secs(60);
 
-/// Whether a shard is to be looked at in this round.
+/// Whether a shard is to be visited in this round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum Visit {
     Done,
     Due,
     /// Once more, when whoever is at it has had some time.
@@ -75,7 +75,7 @@ enum Look {
 /// How far a round has come.
 pub(super) struct Survey {
     /// What is still to be looked at in this round.
-    shards: [Look; 256],
+    shards: [Visit; 256],
     /// Until when those are left alone that others are at.
     give_way: Duration,
     /// The part of the shards that is ours: the first, and the one after the last.
@@ -98,7 +98,7 @@ pub(super) struct Survey {
 impl Default for Survey {
     fn default() -> Self {
         Self {
-            shards: [Look::Done; 256],
+            shards: [Visit::Done; 256],
             give_way: Duration::ZERO,
             own: (0, 256),
             partial: None,
@@ -134,20 +134,20 @@ pub(super) enum Surveyed {
 
 impl Survey {
     pub(super) fn in_round(&self) -> bool {
-        self.partial.is_some() || self.shards.iter().any(|shard| *shard != Look::Done)
+        self.partial.is_some() || self.shards.iter().any(|shard| *shard != Visit::Done)
     }
 
     /// Somebody is at this shard: it is left to them for a while, and all such shards together.
     fn is_contested(&mut self, shard: Shard, until: Duration) {
-        self.shards[usize::from(shard.number())] = Look::Again;
+        self.shards[usize::from(shard.number())] = Visit::Again;
         self.give_way = until;
     }
 
     fn is_due(&self, shard: usize, now: Duration) -> bool {
         match self.shards[shard] {
-            Look::Done => false,
-            Look::Due => true,
-            Look::Again => self.give_way <= now,
+            Visit::Done => false,
+            Visit::Due => true,
+            Visit::Again => self.give_way <= now,
         }
     }
 
@@ -227,9 +227,9 @@ impl<T: Tree> Core<T> {
         survey.young.clear();
         survey.from_the_first = survey.few;
         survey.met = false;
-        survey.shards = [Look::Done; 256];
+        survey.shards = [Visit::Done; 256];
         for shard in self.names().shards() {
-            survey.shards[usize::from(shard.number())] = Look::Due;
+            survey.shards[usize::from(shard.number())] = Visit::Due;
         }
         Ok(())
     }
@@ -316,7 +316,7 @@ impl<T: Tree> Core<T> {
             found.survey.from_the_first = false;
             return Ok(Surveyed::More);
         }
-        let (covered, kept) = self.take_leg(&mut found.survey, &leg, met, resume);
+        let (covered, kept) = self.choose_from_page(&mut found.survey, &leg, met, resume);
         tracing::debug!(?leg, covered, tasks = kept.len(), "listed");
         let Discovery { survey, ready, .. } = &mut *found;
         ready.extend(self.claimable(kept, now, survey));
@@ -328,7 +328,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// Notes what a page has shown, and chooses from it.
-    fn take_leg(
+    fn choose_from_page(
         &self,
         survey: &mut Survey,
         leg: &Leg,
@@ -371,7 +371,7 @@ impl<T: Tree> Core<T> {
         let stop = beyond.unwrap_or(if ended { 256 } else { last + 1 });
         // A shard that is gone on with was taken off the list before: if it is on it, it is contested.
         for shard in (leg.first..stop).filter(|shard| wanted[*shard] && !goes_on(*shard)) {
-            survey.shards[shard] = Look::Done;
+            survey.shards[shard] = Visit::Done;
         }
         (stop.saturating_sub(leg.first), kept)
     }
@@ -430,7 +430,7 @@ impl<T: Tree> Core<T> {
 
     /// There was nothing else to do: leases that were passed over for their youth are read after all,
     /// each once, for their tasks may have been given back. Answers whether there were any.
-    pub(super) async fn take_young(&self) -> bool {
+    pub(super) async fn try_young(&self) -> bool {
         let mut found = self.discovery.lock().await;
         let young = std::mem::take(&mut found.survey.young);
         found.ready.extend(young);

@@ -21,12 +21,12 @@ pub(super) struct Trust {
     allow_unsafe: bool,
     /// Set once the store was found to be trusted. A refusal is not kept, so that a better verdict is
     /// heeded by those who wait for one.
-    settled: OnceCell<()>,
+    checked: OnceCell<()>,
 }
 
 impl Trust {
     pub(super) fn new(allow_unsafe: bool) -> Self {
-        Self { allow_unsafe, settled: OnceCell::new() }
+        Self { allow_unsafe, checked: OnceCell::new() }
     }
 }
 
@@ -36,12 +36,12 @@ impl<T: Tree> Core<T> {
         if self.trust.allow_unsafe {
             return Ok(());
         }
-        self.trust.settled.get_or_try_init(|| heed_the_doctor(&self.tree)).await.copied()
+        self.trust.checked.get_or_try_init(|| check_doctor_verdict(&self.tree)).await.copied()
     }
 }
 
 /// An error if the store is known to be unsafe.
-pub(super) async fn heed_the_doctor<T: Tree>(tree: &T) -> Result<()> {
+pub(super) async fn check_doctor_verdict<T: Tree>(tree: &T) -> Result<()> {
     let address = &tree.properties().address;
     let stored = match tree.read(layout::DOCTOR).await {
         Ok(stored) => stored,

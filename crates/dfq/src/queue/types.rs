@@ -146,9 +146,9 @@ impl Earlier {
     }
 }
 
-/// What became of a wish to have one certain task.
+/// What came of claiming one certain task in order to move it.
 #[derive(Clone, Debug)]
-pub enum Taken {
+pub enum MoveClaim {
     /// It is ours.
     Ours(Box<Delivery>),
     /// Somebody has it, for so long unless that is renewed.

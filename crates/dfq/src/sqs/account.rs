@@ -18,8 +18,8 @@ const MAX_PAGES: usize = 1000;
 impl Sqs {
     /// The queues of the account and region at hand whose names begin so, in the order of their names.
     pub async fn names(prefix: &str, options: &OpenOptions) -> Result<Vec<String>> {
-        let place = SqsAddress::Name(format!("{prefix}*"));
-        let client = client(&place, options).await?;
+        let pattern = SqsAddress::Name(format!("{prefix}*"));
+        let client = client(&pattern, options).await?;
         let (mut names, mut next) = (Vec::new(), None);
         for _ in 0..MAX_PAGES {
             let call = || {
@@ -61,6 +61,6 @@ async fn client(address: &SqsAddress, options: &OpenOptions) -> Result<Client> {
         sdk: aws_sdk_sqs::Client::from_conf(open::config(address, &options.sqs).await?),
         env: options.env.clone(),
         meter: options.meter.clone(),
-        place: address.to_string(),
+        address: address.to_string(),
     })
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::OnceCell;
 
 use super::body::{self, Body};
-use super::hold::{Ended, Taken, in_order};
+use super::hold::{Ended, LockedMessage, in_order};
 use super::send::Outgoing;
 use super::{Core, PROVIDER};
 use crate::error::{Error, ErrorKind, Result};
@@ -78,33 +78,36 @@ impl Core {
     pub(super) async fn fail(&self, failures: Vec<(Receipt, String)>) -> Answers<()> {
         let receipts: Vec<Receipt> = failures.iter().map(|(receipt, _)| receipt.clone()).collect();
         let again = |ended| (ended == Ended::Failed).then_some(());
-        let (ours, mut answers) = self.take(&receipts, again).await;
+        let (ours, mut answers) = self.lock_messages(&receipts, again).await;
         let mut hopeless = Vec::new();
-        for taken in ours {
+        for locked in ours {
             let why = if !self.dead.exists() {
                 "has no dead-letter queue here; name one, or give the queue a redrive policy"
-            } else if taken.held.content.is_none() {
+            } else if locked.held.content.is_none() {
                 "can give a task up only in the process that received it; nack it instead"
             } else {
-                let reason = failures.iter().find(|(receipt, _)| *receipt == taken.receipt);
-                hopeless.push((taken, reason.map(|(_, why)| why.clone()).unwrap_or_default()));
+                let reason = failures.iter().find(|(receipt, _)| *receipt == locked.receipt);
+                hopeless.push((locked, reason.map(|(_, why)| why.clone()).unwrap_or_default()));
                 continue;
             };
             let message =
-                format!("cannot give up task '{}': {PROVIDER} {why}", taken.receipt.key());
-            answers.insert(taken.receipt, Err(Error::new(ErrorKind::Unsupported, message)));
+                format!("cannot give up task '{}': {PROVIDER} {why}", locked.receipt.key());
+            answers.insert(locked.receipt, Err(Error::new(ErrorKind::Unsupported, message)));
         }
         answers.extend(self.bury(hopeless).await);
         in_order(&receipts, &answers)
     }
 
     /// Moves messages to the dead-letter queue.
-    pub(super) async fn bury(&self, hopeless: Vec<(Taken, String)>) -> Vec<(Receipt, Result<()>)> {
+    pub(super) async fn bury(
+        &self,
+        hopeless: Vec<(LockedMessage, String)>,
+    ) -> Vec<(Receipt, Result<()>)> {
         if hopeless.is_empty() {
             return Vec::new();
         }
         let copies: Vec<Outgoing> =
-            hopeless.iter().filter_map(|(taken, reason)| self.copy(taken, reason)).collect();
+            hopeless.iter().filter_map(|(locked, reason)| self.copy(locked, reason)).collect();
         let sent: Answers<()> = match self.dead_letters().await {
             Ok(Some(url)) if copies.len() == hopeless.len() => {
                 let sent = self.send(url, &copies).await.into_iter();
@@ -119,37 +122,37 @@ impl Core {
             }
         };
         let (mut moved, mut left, mut answers) = (Vec::new(), Vec::new(), Vec::new());
-        for ((taken, _), sent) in hopeless.into_iter().zip(sent) {
+        for ((locked, _), sent) in hopeless.into_iter().zip(sent) {
             match sent {
-                Ok(()) => moved.push(taken),
+                Ok(()) => moved.push(locked),
                 // We may not, but SQS will by itself.
-                Err(error) if self.dead.redriven_after(taken.receipt.attempt) => {
-                    tracing::warn!(key = %taken.receipt.key(), %error, "left to the redrive policy");
-                    left.push(taken);
+                Err(error) if self.dead.redriven_after(locked.receipt.attempt) => {
+                    tracing::warn!(key = %locked.receipt.key(), %error, "left to the redrive policy");
+                    left.push(locked);
                 }
-                Err(error) => answers.push((taken.receipt, Err(error))),
+                Err(error) => answers.push((locked.receipt, Err(error))),
             }
         }
         let removed = self.remove(&moved).await;
         let hidden = self.hide(&self.client, &left, &vec![0; left.len()]).await;
-        for (mut taken, done) in
+        for (mut locked, done) in
             moved.into_iter().chain(left).zip(removed.into_iter().chain(hidden))
         {
             if done.is_ok() {
-                self.end(&mut taken, Ended::Failed);
+                self.end(&mut locked, Ended::Failed);
             }
-            answers.push((taken.receipt, done));
+            answers.push((locked.receipt, done));
         }
         answers
     }
 
     /// A failed task as it lies in the dead-letter queue: the same text as a record of the tree, which
     /// can be pushed or moved back as it is.
-    fn copy(&self, taken: &Taken, reason: &str) -> Option<Outgoing> {
-        let (payload, meta) = taken.held.content.as_ref()?;
+    fn copy(&self, locked: &LockedMessage, reason: &str) -> Option<Outgoing> {
+        let (payload, meta) = locked.held.content.as_ref()?;
         let strict = self.strict.load(Ordering::Relaxed);
         let text = |reason: &str| {
-            let record = self.record(taken, payload, meta, reason);
+            let record = self.record(locked, payload, meta, reason);
             Body::new(format::encode_record(&record), strict).ok()
         };
         let body = text(end_of(reason, MAX_REASON_BYTES))
@@ -163,12 +166,18 @@ impl Core {
         Some(Outgoing { body, delay_seconds: 0, fifo })
     }
 
-    fn record(&self, taken: &Taken, payload: &Payload, meta: &TaskMeta, reason: &str) -> Record {
+    fn record(
+        &self,
+        locked: &LockedMessage,
+        payload: &Payload,
+        meta: &TaskMeta,
+        reason: &str,
+    ) -> Record {
         let now = self.env.clock().wall();
-        let held = self.env.monotonic().saturating_sub(taken.held.received);
+        let held = self.env.monotonic().saturating_sub(locked.held.received);
         let reason = Some(reason).filter(|reason| !reason.is_empty()).map(str::to_owned);
         let attempt = AttemptSummary {
-            attempt: taken.receipt.attempt,
+            attempt: locked.receipt.attempt,
             worker_id: self.worker_id.clone(),
             created_at: now.checked_sub(held).unwrap_or(now),
             heartbeat_at: now,

@@ -34,7 +34,7 @@ pub(super) struct Client {
     pub(super) env: Env,
     pub(super) meter: Meter,
     /// The queue, for messages to people.
-    pub(super) place: String,
+    pub(super) address: String,
 }
 
 /// Why something was not done.
@@ -127,7 +127,7 @@ impl Client {
     }
 
     fn silence(&self, what: &str, why: &dyn Display) -> Refused {
-        let message = format!("cannot {what} {}: no answer ({why})", self.place);
+        let message = format!("cannot {what} {}: no answer ({why})", self.address);
         Refused {
             code: String::new(),
             error: Error::new(ErrorKind::Unavailable, message),
@@ -140,11 +140,11 @@ impl Client {
     where
         E: ProvideErrorMetadata + std::error::Error + 'static,
     {
-        let place = format!("cannot {what} {}", self.place);
+        let failure = format!("cannot {what} {}", self.address);
         let last = root_cause(error);
         let refused = |kind, why: String| Refused {
             code: String::new(),
-            error: Error::new(kind, format!("{place}: {why}")),
+            error: Error::new(kind, format!("{failure}: {why}")),
             passing: false,
             unclear: false,
         };
@@ -225,7 +225,7 @@ impl Client {
                 let (kind, passing) =
                     judge(if entry.sender_fault { 400 } else { 500 }, &entry.code);
                 let why = in_words(&entry.code, &entry.message, 0);
-                let error = Error::new(kind, format!("cannot {what} {}: {why}", self.place));
+                let error = Error::new(kind, format!("cannot {what} {}: {why}", self.address));
                 if passing {
                     again.push(entry.at);
                 }

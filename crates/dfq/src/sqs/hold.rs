@@ -36,7 +36,7 @@ pub(super) struct Held {
     pub(super) seconds: u32,
     /// The task; not known if another process received it.
     pub(super) content: Option<(Payload, TaskMeta)>,
-    /// Locked while a verb is at it: a heartbeat in flight is settled before an ack begins.
+    /// Locked while a verb is at it: a heartbeat in flight ends before an ack begins.
     pub(super) state: Arc<Mutex<State>>,
 }
 
@@ -56,7 +56,7 @@ pub(super) enum Ended {
 
 /// What this process has settled, not too long ago.
 #[derive(Default)]
-pub(super) struct Settled {
+pub(super) struct SettledReceipts {
     ended: HashMap<Receipt, Ended>,
     order: VecDeque<Receipt>,
 }
@@ -64,7 +64,7 @@ pub(super) struct Settled {
 /// How much of it is remembered.
 const MAX_SETTLED: usize = 10_000;
 
-impl Settled {
+impl SettledReceipts {
     fn add(&mut self, receipt: &Receipt, ended: Ended) {
         if self.ended.insert(receipt.clone(), ended).is_none() {
             self.order.push_back(receipt.clone());
@@ -78,7 +78,7 @@ impl Settled {
 }
 
 /// A message that is ours to act on.
-pub(super) struct Taken {
+pub(super) struct LockedMessage {
     pub(super) receipt: Receipt,
     pub(super) held: Arc<Held>,
     state: OwnedMutexGuard<State>,
@@ -122,7 +122,7 @@ enum NotOurs {
     Lost(Error),
 }
 
-fn settled(receipt: &Receipt, ended: Ended) -> Error {
+fn already_settled(receipt: &Receipt, ended: Ended) -> Error {
     let key = receipt.key();
     match ended {
         Ended::GivenBack => Error::claim_lost(format!("task '{key}' was given back already")),
@@ -151,18 +151,18 @@ impl Core {
     /// Locks the messages of these receipts, each once and in one order for all callers, so that nobody
     /// waits for himself or for somebody who waits for him. The rest are answers: those that are not
     /// ours, and those that were settled before, for which `before` may have a good word.
-    pub(super) async fn take<T>(
+    pub(super) async fn lock_messages<T>(
         &self,
         receipts: &[Receipt],
         before: impl Fn(Ended) -> Option<T>,
-    ) -> (Vec<Taken>, HashMap<Receipt, Result<T>>) {
+    ) -> (Vec<LockedMessage>, HashMap<Receipt, Result<T>>) {
         let (mut ours, mut answers) = (Vec::new(), HashMap::new());
         for receipt in receipts.iter().collect::<BTreeSet<_>>() {
-            match self.take_one(receipt).await {
-                Ok(taken) => ours.push(taken),
+            match self.lock_message(receipt).await {
+                Ok(locked) => ours.push(locked),
                 Err(NotOurs::Lost(error)) => _ = answers.insert(receipt.clone(), Err(error)),
                 Err(NotOurs::Settled(ended)) => {
-                    let answer = before(ended).ok_or_else(|| settled(receipt, ended));
+                    let answer = before(ended).ok_or_else(|| already_settled(receipt, ended));
                     answers.insert(receipt.clone(), answer);
                 }
             }
@@ -170,7 +170,7 @@ impl Core {
         (ours, answers)
     }
 
-    async fn take_one(&self, receipt: &Receipt) -> Result<Taken, NotOurs> {
+    async fn lock_message(&self, receipt: &Receipt) -> Result<LockedMessage, NotOurs> {
         let held = self.held(receipt).await?;
         let state = Arc::clone(&held.state).lock_owned().await;
         if let Some(ended) = state.ended {
@@ -180,7 +180,7 @@ impl Core {
             lock(&self.held).remove(receipt);
             return Err(NotOurs::Lost(ran_out(receipt)));
         }
-        Ok(Taken { receipt: receipt.clone(), held, state })
+        Ok(LockedMessage { receipt: receipt.clone(), held, state })
     }
 
     /// The message of a receipt: one that this process received, or one that another process received
@@ -212,10 +212,10 @@ impl Core {
     }
 
     /// Takes note of what was settled.
-    pub(super) fn end(&self, taken: &mut Taken, ended: Ended) {
-        taken.state.ended = Some(ended);
-        lock(&self.settled).add(&taken.receipt, ended);
-        lock(&self.held).remove(&taken.receipt);
+    pub(super) fn end(&self, locked: &mut LockedMessage, ended: Ended) {
+        locked.state.ended = Some(ended);
+        lock(&self.settled).add(&locked.receipt, ended);
+        lock(&self.held).remove(&locked.receipt);
     }
 
     /// Forgets messages whose leases have run out.
@@ -234,52 +234,52 @@ impl Core {
     }
 
     pub(super) async fn renew(&self, client: &Client, receipts: Vec<Receipt>) -> Answers<Duration> {
-        let (ours, mut answers) = self.take(&receipts, |_| None).await;
+        let (ours, mut answers) = self.lock_messages(&receipts, |_| None).await;
         let now = self.env.monotonic();
         let (mut due, mut seconds) = (Vec::new(), Vec::new());
-        for taken in ours {
-            let left = (taken.held.received + MAX_HELD).saturating_sub(now).as_secs();
-            match u32::try_from(left).unwrap_or(u32::MAX).min(taken.held.seconds) {
+        for locked in ours {
+            let left = (locked.held.received + MAX_HELD).saturating_sub(now).as_secs();
+            match u32::try_from(left).unwrap_or(u32::MAX).min(locked.held.seconds) {
                 0 => {
                     let message = format!(
                         "task '{}' has been held for 12 hours, the longest that SQS allows",
-                        taken.receipt.key()
+                        locked.receipt.key()
                     );
-                    answers.insert(taken.receipt, Err(Error::claim_lost(message)));
+                    answers.insert(locked.receipt, Err(Error::claim_lost(message)));
                 }
                 length => {
-                    due.push(taken);
+                    due.push(locked);
                     seconds.push(length);
                 }
             }
         }
         for (at, answer) in self.hide(client, &due, &seconds).await.into_iter().enumerate() {
-            let taken = &mut due[at];
+            let locked = &mut due[at];
             let after = self.env.monotonic();
             let answer = answer.and_then(|()| {
-                if after >= taken.state.ends {
+                if after >= locked.state.ends {
                     // Too late: somebody else may have received it before it was renewed.
-                    return Err(ran_out(&taken.receipt));
+                    return Err(ran_out(&locked.receipt));
                 }
-                taken.state.ends = now + Duration::from_secs(seconds[at].into());
-                Ok(taken.state.ends.saturating_sub(taken.held.margin() + after))
+                locked.state.ends = now + Duration::from_secs(seconds[at].into());
+                Ok(locked.state.ends.saturating_sub(locked.held.margin() + after))
             });
-            self.forget_if_lost(&taken.receipt, &answer);
-            answers.insert(taken.receipt.clone(), answer);
+            self.forget_if_lost(&locked.receipt, &answer);
+            answers.insert(locked.receipt.clone(), answer);
         }
         in_order(&receipts, &answers)
     }
 
     pub(super) async fn ack(&self, receipts: Vec<Receipt>) -> Answers<()> {
         let again = |ended| (ended == Ended::Completed).then_some(());
-        let (mut ours, mut answers) = self.take(&receipts, again).await;
+        let (mut ours, mut answers) = self.lock_messages(&receipts, again).await;
         for (at, answer) in self.remove(&ours).await.into_iter().enumerate() {
-            let taken = &mut ours[at];
+            let locked = &mut ours[at];
             if answer.is_ok() {
-                self.end(taken, Ended::Completed);
+                self.end(locked, Ended::Completed);
             }
-            self.forget_if_lost(&taken.receipt, &answer);
-            answers.insert(taken.receipt.clone(), answer);
+            self.forget_if_lost(&locked.receipt, &answer);
+            answers.insert(locked.receipt.clone(), answer);
         }
         in_order(&receipts, &answers)
     }
@@ -288,19 +288,19 @@ impl Core {
         let receipts: Vec<Receipt> = nacks.iter().map(|nack| nack.receipt.clone()).collect();
         let mut asked: HashMap<Receipt, Nack> =
             nacks.into_iter().map(|nack| (nack.receipt.clone(), nack)).collect();
-        let (ours, mut answers) = self.take(&receipts, |_| None).await;
+        let (ours, mut answers) = self.lock_messages(&receipts, |_| None).await;
         let (mut back, mut seconds, mut fates) = (Vec::new(), Vec::new(), Vec::new());
         let mut hopeless = Vec::new();
-        for taken in ours {
-            let Some(nack) = asked.remove(&taken.receipt) else { continue };
-            let meta = taken.held.content.as_ref().map(|(_, meta)| meta);
+        for locked in ours {
+            let Some(nack) = asked.remove(&locked.receipt) else { continue };
+            let meta = locked.held.content.as_ref().map(|(_, meta)| meta);
             let own = meta.and_then(|meta| meta.max_attempts);
             let carried = meta.map_or(0, |meta| meta.carried.failed);
-            let attempt = taken.receipt.attempt.saturating_add(carried);
+            let attempt = locked.receipt.attempt.saturating_add(carried);
             let enough = attempt >= own.unwrap_or(self.settings.max_attempts);
-            let redriven = self.dead.redriven_after(taken.receipt.attempt);
-            if enough && taken.held.content.is_some() && self.dead.exists() {
-                hopeless.push((taken, nack.error));
+            let redriven = self.dead.redriven_after(locked.receipt.attempt);
+            if enough && locked.held.content.is_some() && self.dead.exists() {
+                hopeless.push((locked, nack.error));
                 continue;
             }
             if enough && !self.dead.exists() {
@@ -310,7 +310,7 @@ impl Core {
                 Duration::ZERO
             } else {
                 let backoff = || self.settings.backoff.wait(attempt, self.env.fraction());
-                let left = (taken.held.received + MAX_HELD).saturating_sub(self.env.monotonic());
+                let left = (locked.held.received + MAX_HELD).saturating_sub(self.env.monotonic());
                 nack.delay.unwrap_or_else(backoff).min(left)
             };
             let wait = whole_seconds(wait).min(MAX_HELD.as_secs() as u32);
@@ -319,16 +319,16 @@ impl Core {
                 false => Nacked::Again(Duration::from_secs(wait.into())),
             });
             seconds.push(wait);
-            back.push(taken);
+            back.push(locked);
         }
         let hidden = self.hide(&self.client, &back, &seconds).await;
-        for ((mut taken, fate), hidden) in back.into_iter().zip(fates).zip(hidden) {
+        for ((mut locked, fate), hidden) in back.into_iter().zip(fates).zip(hidden) {
             if hidden.is_ok() {
-                self.end(&mut taken, Ended::GivenBack);
+                self.end(&mut locked, Ended::GivenBack);
             }
             let answer = hidden.map(|()| fate);
-            self.forget_if_lost(&taken.receipt, &answer);
-            answers.insert(taken.receipt, answer);
+            self.forget_if_lost(&locked.receipt, &answer);
+            answers.insert(locked.receipt, answer);
         }
         for (receipt, buried) in self.bury(hopeless).await {
             answers.insert(receipt, buried.map(|()| Nacked::GivenUp));
@@ -338,35 +338,36 @@ impl Core {
 
     /// Makes messages visible again. Whether it was tried often enough is not asked: nobody tried it.
     /// But SQS counts receives, and asks nobody.
-    pub(super) async fn put_back(&self, receipts: Vec<Receipt>) -> Answers<()> {
-        let (mut ours, mut answers) = self.take(&receipts, |_| None).await;
+    pub(super) async fn release_unrun(&self, receipts: Vec<Receipt>) -> Answers<()> {
+        let (mut ours, mut answers) = self.lock_messages(&receipts, |_| None).await;
         let hidden = self.hide(&self.client, &ours, &vec![0; ours.len()]).await;
-        for (taken, answer) in ours.iter_mut().zip(hidden) {
+        for (locked, answer) in ours.iter_mut().zip(hidden) {
             if answer.is_ok() {
-                self.end(taken, Ended::GivenBack);
-                if self.dead.redriven_after(taken.receipt.attempt) {
-                    let key = taken.receipt.key();
+                self.end(locked, Ended::GivenBack);
+                if self.dead.redriven_after(locked.receipt.attempt) {
+                    let key = locked.receipt.key();
                     tracing::warn!(%key, "given back unrun, but its redrive policy makes it a dead letter");
                 }
             }
-            self.forget_if_lost(&taken.receipt, &answer);
-            answers.insert(taken.receipt.clone(), answer);
+            self.forget_if_lost(&locked.receipt, &answer);
+            answers.insert(locked.receipt.clone(), answer);
         }
         in_order(&receipts, &answers)
     }
 
     /// Removes messages that are done with.
-    pub(super) async fn remove(&self, ours: &[Taken]) -> Answers<()> {
+    pub(super) async fn remove(&self, ours: &[LockedMessage]) -> Answers<()> {
         let call = |chunk| {
-            let handles = Vec::from_iter(<[Taken]>::iter(chunk).map(|taken| &*taken.held.handle));
+            let handles =
+                Vec::from_iter(<[LockedMessage]>::iter(chunk).map(|locked| &*locked.held.handle));
             let patience = patience(chunk);
             async move { remove(&self.client, &self.url, &handles, patience).await }.boxed()
         };
         let answers = pipelined(ours.chunks(BATCH).map(call).collect(), PIPELINE).await;
-        let answer = |(taken, answer): (&Taken, Result<(), Refused>)| match answer {
+        let answer = |(locked, answer): (&LockedMessage, Result<(), Refused>)| match answer {
             // While it was ours nobody else could have: it was our own earlier try.
             Err(refused) if refused.unclear && is_lost(&refused) => Ok(()),
-            answer => answer.map_err(|refused| not_ours(&taken.receipt, refused)),
+            answer => answer.map_err(|refused| not_ours(&locked.receipt, refused)),
         };
         ours.iter().zip(answers).map(answer).collect()
     }
@@ -375,26 +376,26 @@ impl Core {
     pub(super) async fn hide(
         &self,
         client: &Client,
-        ours: &[Taken],
+        ours: &[LockedMessage],
         seconds: &[u32],
     ) -> Answers<()> {
-        let call = |(chunk, seconds): (&[Taken], &[u32])| {
-            let handles = chunk.iter().map(|taken| taken.held.handle.clone());
+        let call = |(chunk, seconds): (&[LockedMessage], &[u32])| {
+            let handles = chunk.iter().map(|locked| locked.held.handle.clone());
             let wanted = Vec::from_iter(handles.zip(seconds.iter().copied()));
             let patience = patience(chunk);
             async move { hide(client, &self.url, &wanted, patience).await }.boxed()
         };
         let chunks = ours.chunks(BATCH).zip(seconds.chunks(BATCH));
         let answers = pipelined(chunks.map(call).collect(), PIPELINE).await;
-        let answer = |(taken, answer): (&Taken, Result<(), Refused>)| {
-            answer.map_err(|refused| not_ours(&taken.receipt, refused))
+        let answer = |(locked, answer): (&LockedMessage, Result<(), Refused>)| {
+            answer.map_err(|refused| not_ours(&locked.receipt, refused))
         };
         ours.iter().zip(answers).map(answer).collect()
     }
 }
 
-fn patience(ours: &[Taken]) -> Patience {
-    Patience::until(ours.iter().map(|taken| taken.state.ends).min().unwrap_or_default())
+fn patience(ours: &[LockedMessage]) -> Patience {
+    Patience::until(ours.iter().map(|locked| locked.state.ends).min().unwrap_or_default())
 }
 
 /// The server says that the receipt is none, or none any more.

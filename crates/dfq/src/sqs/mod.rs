@@ -35,7 +35,7 @@ pub use self::policy::policy;
 
 use self::bury::DeadLetters;
 use self::client::Client;
-use self::hold::{Held, Settled};
+use self::hold::{Held, SettledReceipts};
 use self::receive::Ahead;
 use crate::address::SqsAddress;
 use crate::clock::Env;
@@ -43,9 +43,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::model::{NewTask, Receipt, Settings, TaskId};
 use crate::options::OpenOptions;
 use crate::queue::{
-    Answers, Cancelled, Capabilities, Detail, ListCursor, ListPage, Nack, Nacked, Paused,
-    PendingStates, PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release, Stats,
-    Taken, TaskView, Unlocked, WorkerRecord,
+    Answers, Cancelled, Capabilities, Detail, ListCursor, ListPage, MoveClaim, Nack, Nacked,
+    Paused, PendingStates, PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release,
+    Stats, TaskView, Unlocked, WorkerRecord,
 };
 
 /// What errors call it.
@@ -94,7 +94,7 @@ struct Core {
     /// Told apart from other handles to the same queue, in this process and elsewhere.
     origin: String,
     held: Mutex<HashMap<Receipt, Arc<Held>>>,
-    settled: Mutex<Settled>,
+    settled: Mutex<SettledReceipts>,
     ahead: Mutex<Ahead>,
     /// A long poll has ended.
     arrived: tokio::sync::Notify,
@@ -225,7 +225,7 @@ impl Queue for Sqs {
         self.core.close().await;
     }
 
-    async fn take(&self, tasks: Vec<TaskView>, _lease: Duration) -> Answers<Taken> {
+    async fn claim_to_move(&self, tasks: Vec<TaskView>, _lease: Duration) -> Answers<MoveClaim> {
         let error = self.core.unsupported("claim certain tasks: it hands out which it likes");
         tasks.iter().map(|_| Err(error.clone())).collect()
     }
@@ -238,8 +238,8 @@ impl Queue for Sqs {
         Ok(()) // what is finished is gone
     }
 
-    async fn put_back(&self, receipts: Vec<Receipt>) -> Answers<()> {
-        self.core.put_back(receipts).await
+    async fn release_unrun(&self, receipts: Vec<Receipt>) -> Answers<()> {
+        self.core.release_unrun(receipts).await
     }
 
     async fn cancel(&self, ids: Vec<TaskId>, _reason: String) -> Answers<Cancelled> {

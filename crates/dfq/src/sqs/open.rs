@@ -48,7 +48,7 @@ pub(super) async fn open(address: SqsAddress, open: OpenOptions) -> Result<Core>
         sdk,
         env: open.env.clone(),
         meter: open.meter.clone(),
-        place: address.to_string(),
+        address: address.to_string(),
     };
     let main = client(aws_sdk_sqs::Client::from_conf(config.clone()));
     // Connections belong to the runtime that made them. Heartbeats come from a thread of their own, and
@@ -109,7 +109,7 @@ pub(super) async fn config(
     address: &SqsAddress,
     options: &SqsOptions,
 ) -> Result<aws_sdk_sqs::Config> {
-    let (url_endpoint, url_region) = address.place();
+    let (url_endpoint, url_region) = address.endpoint_and_region();
     let endpoint = options.endpoint.clone().or(url_endpoint);
     let region = options.region.clone().or(url_region).map(Region::new);
     let mut loader =

@@ -80,7 +80,7 @@ fn statement(sid: &str, address: &SqsAddress, actions: Vec<&str>) -> Value {
 /// The queue in AWS's words. A bare name says neither region nor account: it means whichever the role
 /// is used in.
 fn arn(address: &SqsAddress) -> String {
-    let (_, region) = address.place();
+    let (_, region) = address.endpoint_and_region();
     let account = match address {
         SqsAddress::Name(_) => None,
         SqsAddress::Url(url) => url.rsplit('/').nth(1).filter(|part| is_account(part)),

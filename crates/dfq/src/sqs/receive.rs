@@ -187,7 +187,7 @@ impl Core {
                 continue;
             };
             let ready = ready.into_iter().map(|delivery| delivery.receipt).collect();
-            for answer in self.put_back(ready).await {
+            for answer in self.release_unrun(ready).await {
                 if let Err(error) = answer {
                     tracing::warn!(%error, "not given back; it comes back after its lease");
                 }

@@ -39,13 +39,13 @@ impl Core {
         let mut answers = Vec::with_capacity(tasks.len());
         let mut out = Vec::with_capacity(tasks.len());
         for (at, task) in tasks.into_iter().enumerate() {
-            answers.push(self.draft(task).map(|(key, message)| {
+            answers.push(self.message_of(task).map(|(key, message)| {
                 out.push((at, message));
                 Pushed::Created(key)
             }));
         }
-        let (places, messages): (Vec<usize>, Vec<Outgoing>) = out.into_iter().unzip();
-        for (at, sent) in places.into_iter().zip(self.send(&self.url, &messages).await) {
+        let (indexes, messages): (Vec<usize>, Vec<Outgoing>) = out.into_iter().unzip();
+        for (at, sent) in indexes.into_iter().zip(self.send(&self.url, &messages).await) {
             let Err(refused) = sent else { continue };
             if let Ok(pushed) = &answers[at] {
                 answers[at] = Err(refused.error.context(format!("task '{}'", pushed.key().id())));
@@ -54,7 +54,7 @@ impl Core {
         answers
     }
 
-    fn draft(&self, task: NewTask) -> Result<(TaskKey, Outgoing)> {
+    fn message_of(&self, task: NewTask) -> Result<(TaskKey, Outgoing)> {
         if task.max_attempts == Some(0) {
             return Err(Error::invalid("max_attempts must be at least 1"));
         }

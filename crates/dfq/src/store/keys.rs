@@ -17,8 +17,8 @@ use super::objects::{Got, List, Listing, Objects, Swap};
 use super::retrying::Retrying;
 use super::rubbish::Rubbish;
 use super::{
-    Change, Created, Entry, EntryKind, Look, Page, Part, Probe, Properties, REMOVED_WITHIN, Scan,
-    Scanned, Stamp, Stored, Tree, Updated,
+    Change, Created, Entry, EntryKind, Page, Part, Probe, Properties, REMOVED_WITHIN, Scan,
+    Scanned, Stamp, Stored, StoredTask, Tree, Updated,
 };
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
@@ -111,7 +111,7 @@ impl<O: Objects> KeyTree<O> {
 #[async_trait]
 impl<O: Objects> Tree for KeyTree<O> {
     type Slot = String;
-    type Draft = Arc<[u8]>;
+    type PreparedLease = Arc<[u8]>;
     type Cursor = Box<dyn Listing>;
 
     fn properties(&self) -> &Properties {
@@ -159,7 +159,12 @@ impl<O: Objects> Tree for KeyTree<O> {
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
-    async fn take_away(&self, path: &str, written: &[u8], until: Duration) -> Result<bool> {
+    async fn remove_if_unchanged(
+        &self,
+        path: &str,
+        written: &[u8],
+        until: Duration,
+    ) -> Result<bool> {
         // Each call is made once: what was written tells it from anything that may come to be there, so a
         // removal whose answer was lost is repeated only while it is there.
         let (once, names) = (self.objects().inner(), [path.to_owned()]);
@@ -292,7 +297,7 @@ impl<O: Objects> Tree for KeyTree<O> {
         Ok(Some(dir.to_owned()))
     }
 
-    async fn draft(&self, bytes: &[u8]) -> Result<Arc<[u8]>> {
+    async fn prepare_lease(&self, bytes: &[u8]) -> Result<Arc<[u8]>> {
         Ok(bytes.into())
     }
 
@@ -300,9 +305,9 @@ impl<O: Objects> Tree for KeyTree<O> {
         &self,
         slot: &String,
         attempt: u32,
-        draft: &Arc<[u8]>,
+        prepared: &Arc<[u8]>,
     ) -> Result<Created> {
-        self.objects().create(&layout::lease_file(slot, attempt), draft).await
+        self.objects().create(&layout::lease_file(slot, attempt), prepared).await
     }
 
     async fn replace_lease(&self, slot: &String, attempt: u32, bytes: &[u8]) -> Result<()> {
@@ -329,7 +334,12 @@ impl<O: Objects> Tree for KeyTree<O> {
         self.read(&layout::lease_file(slot, attempt)).await
     }
 
-    async fn look(&self, slot: &String, after: Option<u32>, records: &[String; 2]) -> Result<Look> {
+    async fn read_task(
+        &self,
+        slot: &String,
+        after: Option<u32>,
+        records: &[String; 2],
+    ) -> Result<StoredTask> {
         let task = layout::task_file(slot);
         let next = async {
             match after {
@@ -345,7 +355,7 @@ impl<O: Objects> Tree for KeyTree<O> {
             self.exists(&records[0]),
             self.exists(&records[1]),
         );
-        Ok(Look { task: task?, superseded: next?, finished: completed? || failed? })
+        Ok(StoredTask { task: task?, superseded: next?, finished: completed? || failed? })
     }
 
     async fn probe(&self, slot: &String, attempt: u32) -> Result<Probe> {
@@ -389,13 +399,13 @@ impl<O: Objects> Tree for KeyTree<O> {
                 leases.into_iter().map(|attempt| layout::lease_file(slot, attempt)).collect();
             rubbish.add(layout::task_file(slot), leases);
         }
-        rubbish.take_out_in_time().await;
+        rubbish.empty_bin_in_time().await;
         vec![Ok(()); count]
     }
 
     async fn flush(&self) -> Result<()> {
         match &self.shared.rubbish {
-            Some(rubbish) => rubbish.take_out().await,
+            Some(rubbish) => rubbish.empty_bin().await,
             None => Ok(()),
         }
     }

@@ -145,9 +145,9 @@ pub struct Scanned {
     pub version: u64,
 }
 
-/// What a claimer must know after it has created its lease; see [`Tree::look`].
+/// A task as the store has it, and whether it is still to be done; see [`Tree::read_task`].
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct StoredTask {
     /// The task, if it is still there.
     pub task: Option<Stored>,
     /// The attempt after ours exists, as far as that was asked for.
@@ -190,7 +190,7 @@ pub trait Tree: Send + Sync + 'static {
     /// same folder.
     type Slot: Send + Sync + 'static;
     /// A lease's content, ready to be put into any number of task folders.
-    type Draft: Send + Sync + 'static;
+    type PreparedLease: Send + Sync + 'static;
     /// Where a listing goes on.
     type Cursor: Send + 'static;
 
@@ -246,9 +246,14 @@ pub trait Tree: Send + Sync + 'static {
     /// Removes a file that the caller has just written, with a nonce in it, unless it has become something else
     /// by then; whether it has gone. Nothing is sent after the monotonic time `until`. Only where
     /// [`Properties::remote`] says so.
-    async fn take_away(&self, path: &str, _written: &[u8], _until: Duration) -> Result<bool> {
+    async fn remove_if_unchanged(
+        &self,
+        path: &str,
+        _written: &[u8],
+        _until: Duration,
+    ) -> Result<bool> {
         let provider = self.properties().provider;
-        let message = format!("{provider} cannot take '{path}' away");
+        let message = format!("{provider} cannot remove '{path}' on a condition");
         Err(Error::new(ErrorKind::Unsupported, message))
     }
     /// The highest generation for which a terminal record exists; `paths` names the two places where
@@ -281,13 +286,13 @@ pub trait Tree: Send + Sync + 'static {
     /// Opens a task's folder; `None` if there is none.
     async fn open(&self, dir: &str) -> Result<Option<Self::Slot>>;
     /// Prepares a lease.
-    async fn draft(&self, bytes: &[u8]) -> Result<Self::Draft>;
+    async fn prepare_lease(&self, bytes: &[u8]) -> Result<Self::PreparedLease>;
     /// Creates the lease of an attempt, if absent. A folder that is gone answers `Exists`.
     async fn create_lease(
         &self,
         slot: &Self::Slot,
         attempt: u32,
-        draft: &Self::Draft,
+        prepared: &Self::PreparedLease,
     ) -> Result<Created>;
     /// Makes the lease of an attempt as young as if it had been written now, where that needs no room.
     async fn touch_lease(&self, _slot: &Self::Slot, _attempt: u32) -> Result<()> {
@@ -305,12 +310,12 @@ pub trait Tree: Send + Sync + 'static {
     async fn read_lease(&self, slot: &Self::Slot, attempt: u32) -> Result<Option<Stored>>;
     /// In one round trip: the task, whether the attempt after `after` exists, and whether one of
     /// `records` does.
-    async fn look(
+    async fn read_task(
         &self,
         slot: &Self::Slot,
         after: Option<u32>,
         records: &[String; 2],
-    ) -> Result<Look>;
+    ) -> Result<StoredTask>;
     /// The same without reading: whether the task, and the attempt after `attempt`, exist.
     async fn probe(&self, slot: &Self::Slot, attempt: u32) -> Result<Probe>;
     /// Creates terminal records, each if absent, sharing the cost of making them durable. They are

@@ -39,12 +39,12 @@ pub(super) struct Rubbish<O> {
     env: Env,
     bin: Arc<Mutex<Bin>>,
     /// Locked while it is being taken out, so that a flush waits for what is under way.
-    taking_out: Arc<tokio::sync::Mutex<()>>,
+    emptying: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl<O: Objects> Rubbish<O> {
     pub(super) fn new(objects: Arc<O>, env: Env) -> Self {
-        Self { objects, env, bin: Arc::default(), taking_out: Arc::default() }
+        Self { objects, env, bin: Arc::default(), emptying: Arc::default() }
     }
 
     fn share(&self) -> Self {
@@ -52,7 +52,7 @@ impl<O: Objects> Rubbish<O> {
             objects: Arc::clone(&self.objects),
             env: self.env.clone(),
             bin: Arc::clone(&self.bin),
-            taking_out: Arc::clone(&self.taking_out),
+            emptying: Arc::clone(&self.emptying),
         }
     }
 
@@ -64,7 +64,7 @@ impl<O: Objects> Rubbish<O> {
 
     /// Sees to it that the bin is emptied before long, at once if it is full. Where nothing runs in the
     /// background, it is emptied now.
-    pub(super) async fn take_out_in_time(&self) {
+    pub(super) async fn empty_bin_in_time(&self) {
         let full = {
             let mut bin = lock(&self.bin);
             let (full, now) = (bin.tasks.len() >= FULL, self.env.monotonic());
@@ -77,7 +77,7 @@ impl<O: Objects> Rubbish<O> {
             full
         };
         if !self.env.is_running() {
-            let _ = self.take_out().await;
+            let _ = self.empty_bin().await;
             return;
         }
         let later = self.share();
@@ -85,15 +85,15 @@ impl<O: Objects> Rubbish<O> {
             if !full {
                 later.env.clock().sleep(OLD).await;
             }
-            if let Err(error) = later.take_out().await {
+            if let Err(error) = later.empty_bin().await {
                 tracing::warn!(%error, "finished tasks not cleaned up yet");
             }
         });
     }
 
     /// Empties the bin. What cannot be removed now is left to the next process that meets it.
-    pub(super) async fn take_out(&self) -> Result<()> {
-        let _alone = self.taking_out.lock().await;
+    pub(super) async fn empty_bin(&self) -> Result<()> {
+        let _alone = self.emptying.lock().await;
         let tasks = {
             let mut bin = lock(&self.bin);
             bin.collected = None;
@@ -102,11 +102,11 @@ impl<O: Objects> Rubbish<O> {
         let now = self.env.monotonic();
         let tasks: Vec<Remains> =
             tasks.into_iter().filter(|it| now.saturating_sub(it.since) < REMOVED_WITHIN).collect();
-        let mut taken_out = Ok(());
+        let mut emptied = Ok(());
         for some in tasks.chunks(FULL) {
-            taken_out = self.remove(some).await.and(taken_out);
+            emptied = self.remove(some).await.and(emptied);
         }
-        taken_out
+        emptied
     }
 
     async fn remove(&self, some: &[Remains]) -> Result<()> {

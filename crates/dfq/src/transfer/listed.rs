@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::{Event, Mode, Parcel, Transfer, batches};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{TaskId, TaskMeta};
-use crate::queue::{ListCursor, Place, Taken, TaskState, TaskView, fence};
+use crate::queue::{ListCursor, MoveClaim, Place, TaskState, TaskView, fence};
 
 /// What is not finished.
 const PLACES: [Place; 2] = [Place::Scheduled, Place::Pending];
@@ -94,11 +94,11 @@ impl Transfer {
         let mut patience = FIRST_LOOK;
         loop {
             let before = self.report.done;
-            self.unsettled = false;
+            self.in_both_queues = false;
             let mut waits = self.pass(tell).await?;
             if self.report.done > before {
                 patience = FIRST_LOOK;
-            } else if self.unsettled {
+            } else if self.in_both_queues {
                 waits = waits.max(Some(patience));
             }
             match waits {
@@ -167,11 +167,11 @@ impl Transfer {
             !too_long
         });
         let began = self.env.monotonic();
-        let taken = self.from.take(batch.clone(), self.lease).await;
+        let taken = self.from.claim_to_move(batch.clone(), self.lease).await;
         let (mut parcels, mut waits, mut trouble) = (Vec::new(), None, None);
         for (view, taken) in batch.into_iter().zip(taken) {
             match taken {
-                Ok(Taken::Ours(delivery)) => {
+                Ok(MoveClaim::Ours(delivery)) => {
                     // Of a task that is in the queue twice, another than was listed may have been had.
                     let same = delivery.meta.push_id == view.meta.push_id;
                     let state = if same { &view.state } else { &TaskState::Ready };
@@ -180,11 +180,11 @@ impl Transfer {
                     let receipt = Some(delivery.receipt);
                     parcels.push(self.parcel(task, delivery.earlier, delivery.fence, receipt, due));
                 }
-                Ok(Taken::Held { for_now, moving: true }) => {
+                Ok(MoveClaim::Held { for_now, moving: true }) => {
                     waits = waits.max(Some(for_now.min(self.lease)));
                 }
-                Ok(Taken::Held { .. }) => self.report.held += 1,
-                Ok(Taken::Gone) => {}
+                Ok(MoveClaim::Held { .. }) => self.report.held += 1,
+                Ok(MoveClaim::Gone) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Damaged) => {
                     self.refuse(view.key.id(), &error, tell);
                 }

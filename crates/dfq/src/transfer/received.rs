@@ -38,7 +38,7 @@ impl Transfer {
     ) -> Result<()> {
         let mut hidden = Hidden { renewed: self.env.monotonic(), ..Hidden::default() };
         let done = self.receive_until_silent(&mut hidden, tell).await;
-        for answer in self.from.put_back(hidden.receipts).await {
+        for answer in self.from.release_unrun(hidden.receipts).await {
             if let Err(error) = answer {
                 tracing::warn!(%error, "not given back; it comes back after its lease");
             }

@@ -250,7 +250,7 @@ impl Shared {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {}
-                Some(renewed) = renewals.next(), if !renewals.is_empty() => self.take_note(renewed),
+                Some(renewed) = renewals.next(), if !renewals.is_empty() => self.note_renewed(renewed),
                 Some(index) = errands.next(), if !errands.is_empty() => {
                     dues[index].under_way = false;
                 }
@@ -360,7 +360,7 @@ impl Shared {
     }
 
     /// What became of renewals.
-    fn take_note(&self, renewed: Renewed) {
+    fn note_renewed(&self, renewed: Renewed) {
         let Renewed { receipts, every, begun, answers } = renewed;
         let no_answer = || Error::new(ErrorKind::Unavailable, "the store does not answer");
         let silence = answers.is_none();

@@ -61,7 +61,7 @@ impl std::fmt::Debug for Job {
 
 /// What a handler says about its task. `Ok` of a `Result` acks, `Err` retries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TaskResult {
     /// Done.
     Ack,
     /// Failed: try again later.
@@ -85,7 +85,7 @@ pub enum Verdict {
     },
 }
 
-impl<E: Display> From<Result<(), E>> for Verdict {
+impl<E: Display> From<Result<(), E>> for TaskResult {
     fn from(result: Result<(), E>) -> Self {
         match result {
             Ok(()) => Self::Ack,
@@ -153,7 +153,7 @@ pub struct Report {
     pub unrecorded: u64,
 }
 
-/// A task that the worker is done with, and what the queue made of its verdict.
+/// A task that the worker is done with, and what the queue made of its result.
 #[derive(Clone, Copy)]
 pub struct Settled<'a> {
     /// The queue that it is of.
@@ -161,7 +161,7 @@ pub struct Settled<'a> {
     /// The attempt.
     pub receipt: &'a Receipt,
     /// What the handler said.
-    pub verdict: &'a Verdict,
+    pub result: &'a TaskResult,
     /// What became of the task.
     pub became: Became,
 }
@@ -177,7 +177,7 @@ const IDLE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_s
 const REMOTE_IDLE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 type Observer = dyn Fn(&Settled<'_>) + Send + Sync;
-type Handler = dyn Fn(Job) -> Pin<Box<dyn Future<Output = Verdict> + Send>> + Send + Sync;
+type Handler = dyn Fn(Job) -> Pin<Box<dyn Future<Output = TaskResult> + Send>> + Send + Sync;
 
 /// Runs a handler for every task of a queue.
 ///
@@ -222,7 +222,7 @@ impl Worker {
     where
         H: Fn(Job) -> F + Send + Sync + 'static,
         F: Future<Output = V> + Send + 'static,
-        V: Into<Verdict>,
+        V: Into<TaskResult>,
     {
         let handler = move |job| {
             let answer = handler(job);

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::heart::Heart;
-use super::{STOPPED, Settled, Until, Verdict, Worker};
+use super::{STOPPED, Settled, TaskResult, Until, Worker};
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::Receipt;
@@ -16,7 +16,7 @@ pub(super) struct Finished {
     /// Which of the worker's queues it is of.
     pub(super) queue: usize,
     pub(super) receipt: Receipt,
-    pub(super) verdict: Verdict,
+    pub(super) result: TaskResult,
     /// Whether a handler had it.
     ran: bool,
     /// How often the store could not take note of it.
@@ -28,9 +28,9 @@ pub(super) struct Finished {
 }
 
 impl Finished {
-    fn new(queue: usize, receipt: Receipt, verdict: Verdict, ran: bool) -> Self {
+    fn new(queue: usize, receipt: Receipt, result: TaskResult, ran: bool) -> Self {
         let (tries, refusals, retry_at) = (0, 0, Duration::ZERO);
-        Self { queue, receipt, verdict, ran, tries, refusals, retry_at }
+        Self { queue, receipt, result, ran, tries, refusals, retry_at }
     }
 
     /// How long to wait before it is told again, more or less.
@@ -64,21 +64,21 @@ impl Running {
 
     /// The same for one that no handler will get, for this reason: it is given back.
     pub(super) fn add_unrun(&mut self, queue: usize, receipt: Receipt, reason: &str) {
-        let verdict = Verdict::Release { reason: Some(reason.to_owned()), delay: None };
-        self.unsettled.push(Finished::new(queue, receipt, verdict, false));
+        let result = TaskResult::Release { reason: Some(reason.to_owned()), delay: None };
+        self.unsettled.push(Finished::new(queue, receipt, result, false));
     }
 
-    pub(super) fn finished(&mut self, id: u64, verdict: Verdict) {
+    pub(super) fn finished(&mut self, id: u64, result: TaskResult) {
         if let Some((queue, receipt)) = self.handled.remove(&id) {
-            self.unsettled.push(Finished::new(queue, receipt, verdict, true));
+            self.unsettled.push(Finished::new(queue, receipt, result, true));
         }
     }
 
     /// What handlers did not come to the end of is given back.
     pub(super) fn abandon(&mut self) {
         for (_, (queue, receipt)) in self.handled.drain() {
-            let verdict = Verdict::Release { reason: Some(STOPPED.into()), delay: None };
-            self.unsettled.push(Finished::new(queue, receipt, verdict, true));
+            let result = TaskResult::Release { reason: Some(STOPPED.into()), delay: None };
+            self.unsettled.push(Finished::new(queue, receipt, result, true));
         }
     }
 
@@ -96,7 +96,7 @@ impl Running {
     }
 
     /// To be tried again: soon, then less and less often. Those of a batch stay together.
-    pub(super) fn put_back(&mut self, batch: Vec<Finished>, env: &Env) {
+    pub(super) fn retry_later(&mut self, batch: Vec<Finished>, env: &Env) {
         let (now, spread) = (env.monotonic(), 0.75 + 0.5 * env.fraction());
         for mut finished in batch {
             finished.retry_at = now + finished.pause().mul_f64(spread);
@@ -170,22 +170,22 @@ pub(super) async fn settle(
     let became = |finished: &Finished, became: Became| {
         heart.forget(&finished.receipt);
         heart.count(finished.queue, became);
-        let Finished { receipt, verdict, .. } = finished;
-        (worker.observer)(&Settled { queue, receipt, verdict, became });
+        let Finished { receipt, result, .. } = finished;
+        (worker.observer)(&Settled { queue, receipt, result, became });
     };
     let counts_releases = !queue.capabilities().release;
     let mut kinds: [Vec<Finished>; 5] = Default::default();
     for finished in all {
-        let kind = match &finished.verdict {
+        let kind = match &finished.result {
             _ if heart.is_lost(&finished.receipt) => {
                 became(&finished, Became::Lost);
                 continue;
             }
-            Verdict::Ack => 0,
-            Verdict::Retry { .. } => 1,
-            Verdict::Fail { .. } => 2,
-            Verdict::Release { .. } if counts_releases && !finished.ran => 4,
-            Verdict::Release { .. } => 3,
+            TaskResult::Ack => 0,
+            TaskResult::Retry { .. } => 1,
+            TaskResult::Fail { .. } => 2,
+            TaskResult::Release { .. } if counts_releases && !finished.ran => 4,
+            TaskResult::Release { .. } => 3,
         };
         kinds[kind].push(finished);
     }
@@ -238,7 +238,7 @@ async fn give_back(queue: &dyn Queue, hopeless: &[(Finished, Error)]) {
     }
     // A queue that does not answer will not answer now either. And a release that was refused is not repeated.
     let worth_it = |finished: &Finished, error: &Error| {
-        let refused = matches!(finished.verdict, Verdict::Release { .. });
+        let refused = matches!(finished.result, TaskResult::Release { .. });
         !refused && error.kind() != ErrorKind::Unavailable && queue.capabilities().release
     };
     let releases = hopeless.iter().filter(|(finished, error)| worth_it(finished, error));
@@ -263,20 +263,20 @@ async fn give_back(queue: &dyn Queue, hopeless: &[(Finished, Error)]) {
 
 async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<Became>> {
     let receipts = batch.iter().map(|finished| finished.receipt.clone());
-    let with_verdicts = receipts.clone().zip(batch.iter().map(|finished| finished.verdict.clone()));
+    let with_results = receipts.clone().zip(batch.iter().map(|finished| finished.result.clone()));
     match kind {
         0 => all(queue.ack(receipts.collect()).await, Became::Completed),
         1 => {
-            let nacks = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
-                Verdict::Retry { error, delay } => Some(Nack { receipt, error, delay }),
+            let nacks = with_results.filter_map(|(receipt, result)| match result {
+                TaskResult::Retry { error, delay } => Some(Nack { receipt, error, delay }),
                 _ => None,
             });
             let answers = queue.nack(nacks.collect()).await.into_iter();
             answers.map(|answer| answer.map(became)).collect()
         }
         2 => {
-            let failures = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
-                Verdict::Fail { reason } => Some((receipt, reason)),
+            let failures = with_results.filter_map(|(receipt, result)| match result {
+                TaskResult::Fail { reason } => Some((receipt, reason)),
                 _ => None,
             });
             let failures: Vec<_> = failures.collect();
@@ -291,11 +291,11 @@ async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<
             told
         }
         // Nobody tried it, so it cannot have been tried once too often.
-        4 => all(queue.put_back(receipts.collect()).await, Became::Released),
+        4 => all(queue.release_unrun(receipts.collect()).await, Became::Released),
         // Where nothing can be given back without counting, it is given back all the same.
         _ if !queue.capabilities().release => {
-            let nacks = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
-                Verdict::Release { reason, delay } => Some(Nack {
+            let nacks = with_results.filter_map(|(receipt, result)| match result {
+                TaskResult::Release { reason, delay } => Some(Nack {
                     receipt,
                     error: reason.unwrap_or_else(|| "given back".to_owned()),
                     delay: Some(delay.unwrap_or_default()),
@@ -310,8 +310,8 @@ async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<
             answers.map(|answer| answer.map(told)).collect()
         }
         _ => {
-            let releases = with_verdicts.filter_map(|(receipt, verdict)| match verdict {
-                Verdict::Release { reason, delay } => Some(Release { receipt, delay, reason }),
+            let releases = with_results.filter_map(|(receipt, result)| match result {
+                TaskResult::Release { reason, delay } => Some(Release { receipt, delay, reason }),
                 _ => None,
             });
             all(queue.release(releases.collect()).await, Became::Released)

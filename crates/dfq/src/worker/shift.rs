@@ -14,7 +14,7 @@ use futures::{FutureExt, StreamExt};
 use super::heart::Heart;
 use super::settle::{self, Finished, Running, Told};
 use super::trouble::Trouble;
-use super::{Job, STOPPED, Until, Verdict, Worker};
+use super::{Job, STOPPED, TaskResult, Until, Worker};
 use crate::clock::Ended;
 use crate::error::{Error, ErrorKind, Result};
 use crate::queue::{Delivery, Idle, PollRequest, Polled, Queue};
@@ -39,15 +39,15 @@ async fn news(queues: &[Arc<dyn Queue>], at_most: Duration) {
 }
 
 /// What came of a call to the queues.
-enum Came {
+enum CallResult {
     /// A poll for so many tasks, begun when so many calls had settled something.
-    Claimed { settles: u64, wanted: usize, hauls: Vec<Haul> },
-    /// So many verdicts were told, and this came of it. The leases of those to be told again are kept on.
+    Claimed { settles: u64, wanted: usize, answers: Vec<PolledQueue> },
+    /// So many results were told, and this came of it. The leases of those to be told again are kept on.
     Settled { count: usize, told: Told },
 }
 
 /// What a poll of one of the worker's queues brought, begun at `asked`.
-struct Haul {
+struct PolledQueue {
     queue: usize,
     asked: Duration,
     answer: Result<Polled>,
@@ -56,15 +56,15 @@ struct Haul {
 /// A handler under way, by the number of its task. It ends with its worker.
 struct Handling {
     id: u64,
-    running: crate::clock::Running<Verdict>,
+    running: crate::clock::Running<TaskResult>,
 }
 
 impl Future for Handling {
-    type Output = (u64, Verdict);
+    type Output = (u64, TaskResult);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let id = self.id;
-        Pin::new(&mut self.running).poll(cx).map(|ended| (id, ended.unwrap_or_else(verdict_of)))
+        Pin::new(&mut self.running).poll(cx).map(|ended| (id, ended.unwrap_or_else(result_of)))
     }
 }
 
@@ -84,12 +84,12 @@ pub(super) struct Shift<'a> {
     started: u64,
     /// Calls to the queues that are under way. Where a call blocks or waits for a disk there is one
     /// at a time, which then takes all that has come together; where it is a request there are many.
-    calls: FuturesUnordered<BoxFuture<'a, Came>>,
+    calls: FuturesUnordered<BoxFuture<'a, CallResult>>,
     lanes: usize,
     /// Polls under way, and the tasks that they ask for.
     polls: usize,
     asked_for: usize,
-    /// Tasks whose verdicts the queue is being told.
+    /// Tasks whose results the queue is being told.
     settling: usize,
     /// How many calls have settled something so far.
     settles: u64,
@@ -152,7 +152,7 @@ impl<'a> Shift<'a> {
                 Some(handled) = self.jobs.next(), if !self.jobs.is_empty() => {
                     self.make_room(handled);
                 }
-                Some(came) = self.calls.next(), if !self.calls.is_empty() => self.take(came)?,
+                Some(call) = self.calls.next(), if !self.calls.is_empty() => self.finish_call(call)?,
                 () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.retries() => {}
                 () = news(queues, pause), if waits => {
                     self.idle = None;
@@ -178,7 +178,7 @@ impl<'a> Shift<'a> {
             }
     }
 
-    /// Whether there is a verdict to be told once more, and a call to be had for it.
+    /// Whether there is a result to be told once more, and a call to be had for it.
     fn retries(&self) -> bool {
         self.running.has_unsettled() && self.calls.len() < self.lanes
     }
@@ -215,8 +215,8 @@ impl<'a> Shift<'a> {
         self.polls += 1;
         let (worker, settles) = (self.worker, self.settles);
         self.calls.push(Box::pin(async move {
-            let hauls = poll_all(worker, queues, wanted).await;
-            Came::Claimed { settles, wanted, hauls }
+            let answers = poll_all(worker, queues, wanted).await;
+            CallResult::Claimed { settles, wanted, answers }
         }));
     }
 
@@ -227,23 +227,23 @@ impl<'a> Shift<'a> {
     }
 
     /// Takes note of what came of a call.
-    fn take(&mut self, came: Came) -> Result<()> {
-        match came {
-            Came::Settled { count, told } => {
+    fn finish_call(&mut self, call: CallResult) -> Result<()> {
+        match call {
+            CallResult::Settled { count, told } => {
                 self.settling -= count;
                 self.settles += u64::from(count > told.again.len());
-                self.running.put_back(told.again, &self.worker.env);
+                self.running.retry_later(told.again, &self.worker.env);
                 if self.awaits_end() {
                     self.idle = None; // whether that was all is to be seen
                 }
                 self.count_unrecorded(&told.recorded, told.unrecorded)
             }
-            Came::Claimed { settles, wanted, hauls } => {
+            CallResult::Claimed { settles, wanted, answers } => {
                 self.asked_for -= wanted;
                 self.polls -= 1;
                 let (mut idle, before, mut ended) = (Idle::default(), self.started, Ok(()));
                 let Worker { env, until, .. } = self.worker;
-                for Haul { queue, asked, answer } in hauls {
+                for PolledQueue { queue, asked, answer } in answers {
                     let polled = match answer {
                         Ok(polled) => polled,
                         // What came from the other queues must not be lost.
@@ -324,21 +324,21 @@ impl<'a> Shift<'a> {
             // Dropping the handler is what cancels it; the token is for those who cannot be dropped.
             tokio::select! {
                 biased;
-                verdict = handled => verdict,
-                () = overdue => Verdict::Release { reason: Some(STOPPED.to_owned()), delay: None },
+                result = handled => result,
+                () = overdue => TaskResult::Release { reason: Some(STOPPED.to_owned()), delay: None },
             }
         });
         self.running.add(self.started, queue, receipt);
         self.jobs.push(Handling { id: self.started, running });
     }
 
-    fn collect(&mut self, (id, verdict): (u64, Verdict)) {
-        self.running.finished(id, verdict);
+    fn collect(&mut self, (id, result): (u64, TaskResult)) {
+        self.running.finished(id, result);
     }
 
     /// The same, and asks for more if there was no room before. Where a poll takes requests, one that
     /// found too little is not repeated for every task that ends.
-    fn make_room(&mut self, handled: (u64, Verdict)) {
+    fn make_room(&mut self, handled: (u64, TaskResult)) {
         let had_room = self.free() > 0 && self.lanes > 1;
         self.collect(handled);
         self.idle = self.idle.take().filter(|_| had_room);
@@ -375,7 +375,7 @@ impl<'a> Shift<'a> {
                 Some(handled) = self.jobs.next(), if !self.jobs.is_empty() => {
                     self.collect(handled);
                 }
-                Some(came) = self.calls.next(), if !self.calls.is_empty() => self.take_back(came),
+                Some(call) = self.calls.next(), if !self.calls.is_empty() => self.finish_late_call(call),
                 () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.retries() => {}
                 () = stopper.hard.cancelled() => break,
                 () = &mut over => break,
@@ -406,27 +406,27 @@ impl<'a> Shift<'a> {
     async fn give_back(&mut self) {
         while self.running.has_unsettled() || !self.calls.is_empty() {
             self.settle_ready();
-            if let Some(came) = self.calls.next().await {
-                self.take_back(came);
+            if let Some(call) = self.calls.next().await {
+                self.finish_late_call(call);
             }
         }
         futures::future::join_all(self.worker.queues.iter().map(|queue| queue.close())).await;
     }
 
     /// Takes note of a call that came to its end after the stop: what was claimed is given back.
-    fn take_back(&mut self, came: Came) {
-        match came {
-            Came::Claimed { wanted, hauls, .. } => {
+    fn finish_late_call(&mut self, call: CallResult) {
+        match call {
+            CallResult::Claimed { wanted, answers, .. } => {
                 self.asked_for -= wanted;
                 self.polls -= 1;
-                for Haul { queue, answer, .. } in hauls {
+                for PolledQueue { queue, answer, .. } in answers {
                     for delivery in answer.map(|polled| polled.deliveries).unwrap_or_default() {
                         self.running.add_unrun(queue, delivery.receipt, STOPPED);
                     }
                 }
             }
             // The worker is ending anyway.
-            settled @ Came::Settled { .. } => _ = self.take(settled),
+            settled @ CallResult::Settled { .. } => _ = self.finish_call(settled),
         }
     }
 }
@@ -445,8 +445,8 @@ async fn too_long(worker: &Worker) {
 }
 
 /// Claims up to `wanted` tasks, from the first of these queues that has any.
-async fn poll_all(worker: &Worker, queues: Vec<usize>, wanted: usize) -> Vec<Haul> {
-    let (mut hauls, mut free) = (Vec::new(), wanted);
+async fn poll_all(worker: &Worker, queues: Vec<usize>, wanted: usize) -> Vec<PolledQueue> {
+    let (mut answers, mut free) = (Vec::new(), wanted);
     for queue in queues {
         if free == 0 {
             break;
@@ -456,9 +456,9 @@ async fn poll_all(worker: &Worker, queues: Vec<usize>, wanted: usize) -> Vec<Hau
         let answer = worker.queues[queue].poll(request).await;
         let claimed = answer.as_ref().map_or(0, |polled| polled.deliveries.len());
         free = free.saturating_sub(claimed);
-        hauls.push(Haul { queue, asked, answer });
+        answers.push(PolledQueue { queue, asked, answer });
     }
-    hauls
+    answers
 }
 
 /// Tells the queues what became of tasks.
@@ -467,7 +467,7 @@ async fn tell_all(
     heart: Arc<Heart>,
     unsettled: Vec<Finished>,
     last: bool,
-) -> Came {
+) -> CallResult {
     let count = unsettled.len();
     let mut of_queue: Vec<Vec<_>> = worker.queues.iter().map(|_| Vec::new()).collect();
     for done in unsettled {
@@ -478,10 +478,10 @@ async fn tell_all(
     for (index, finished) in of_queue.into_iter().enumerate() {
         told.add(settle::settle(worker, index, finished, &heart, last).await);
     }
-    Came::Settled { count, told }
+    CallResult::Settled { count, told }
 }
 
-fn verdict_of(ended: Ended) -> Verdict {
+fn result_of(ended: Ended) -> TaskResult {
     let error = match ended {
         Ended::Dropped => "the handler was aborted".to_owned(),
         Ended::Panicked(panic) => {
@@ -490,7 +490,7 @@ fn verdict_of(ended: Ended) -> Verdict {
             format!("the handler panicked: {}", text.unwrap_or_else(|| "(no message)".to_owned()))
         }
     };
-    Verdict::Retry { error, delay: None }
+    TaskResult::Retry { error, delay: None }
 }
 
 #[cfg(test)]

@@ -158,8 +158,8 @@ async fn a_purge_that_is_put_off_writes_no_history() {
     let (bucket, env) = (world.server.bucket(), Env::system());
     let tree = Bucket::s3(bucket, PREFIX, world.options(), env, Default::default()).await.unwrap();
     let slot = format!("{}@2", TASK.trim_end_matches("/task.json"));
-    let draft = tree.draft(b"{}").await.unwrap();
-    tree.create_lease(&slot, 1, &draft).await.unwrap();
+    let prepared = tree.prepare_lease(b"{}").await.unwrap();
+    tree.create_lease(&slot, 1, &prepared).await.unwrap();
     let queue = world.worker().await;
     assert_eq!(purge(&*queue).await, 0, "its remains were removed for the record's sake");
     assert_eq!(world.keys("failed/"), ["failed/ca/a.json"]);

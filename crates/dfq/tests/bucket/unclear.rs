@@ -51,7 +51,7 @@ async fn a_task_that_is_given_back_below_a_withdrawn_lease() {
     let text = String::from_utf8(first.bytes).unwrap();
     let second = text.trim_end().trim_end_matches('}').replace("\"attempt\":1", "\"attempt\":2");
     let second =
-        tree.draft(format!("{second},\"state\":\"withdrawn\"}}").as_bytes()).await.unwrap();
+        tree.prepare_lease(format!("{second},\"state\":\"withdrawn\"}}").as_bytes()).await.unwrap();
     tree.create_lease(&"pending/ca/a".to_owned(), 2, &second).await.unwrap();
     assert!(poll(&*bob, 1).await.unwrap().is_empty(), "it is held");
     alice.release(vec![Release::now(held.receipt)]).await.remove(0).unwrap();

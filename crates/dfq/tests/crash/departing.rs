@@ -10,8 +10,8 @@ fn take_and_move(queue: &Faulty, _: &[Receipt]) -> Result<()> {
         listed.extend(page.tasks);
         cursor = page.next;
     }
-    for taken in run(queue.take(listed, LEASE)) {
-        if let Taken::Ours(delivery) = taken? {
+    for taken in run(queue.claim_to_move(listed, LEASE)) {
+        if let MoveClaim::Ours(delivery) = taken? {
             all(run(queue.moved(vec![(delivery.receipt, "elsewhere".into())])))?;
         }
     }

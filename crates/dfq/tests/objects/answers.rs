@@ -85,13 +85,13 @@ async fn an_update_is_strict() {
     let updated = tree.update("record", &|_| mark()).await.unwrap();
     assert_eq!(updated, Updated::Written(b"mark".to_vec()));
     faulty.arm([(0, Mishap::Fails)]);
-    assert!(tree.take_away("record", b"mark", Duration::MAX).await.unwrap());
+    assert!(tree.remove_if_unchanged("record", b"mark", Duration::MAX).await.unwrap());
     assert_eq!(faulty.calls(), ["remove", "get", "remove"]);
     assert_eq!(tree.read("record").await.unwrap(), None);
 
     tree.create("record", b"mark").await.unwrap();
     faulty.arm([(0, Mishap::LosesAnswer)]);
-    assert!(tree.take_away("record", b"mark", Duration::MAX).await.unwrap());
+    assert!(tree.remove_if_unchanged("record", b"mark", Duration::MAX).await.unwrap());
     assert_eq!(
         faulty.calls(),
         ["remove", "get"],
@@ -110,7 +110,7 @@ async fn a_removal_that_is_late_is_left_out() {
     faulty.arm([(0, Mishap::Fails)]);
     let removing = tokio::spawn({
         let tree = tree.clone();
-        async move { tree.take_away("record", b"mark", Duration::from_secs(60)).await }
+        async move { tree.remove_if_unchanged("record", b"mark", Duration::from_secs(60)).await }
     });
     while faulty.calls().is_empty() {
         tokio::task::yield_now().await;

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Runtime;
 
 use crate::journal::{self, Incident};
-use crate::place::{ENDPOINT, Place};
+use crate::site::{ENDPOINT, Site};
 use crate::worker::{LAST, SEED};
 use crate::{Plan, now, one_in, seeded};
 
@@ -58,7 +58,7 @@ struct Member {
 
 struct Crew<'a> {
     env: Env,
-    place: &'a Place,
+    site: &'a Site,
     members: Vec<Member>,
     told: Told,
 }
@@ -84,8 +84,8 @@ impl Crew<'_> {
         let journal = format!("journal-{}", self.told.journals.len());
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
         let mut command = Command::new(program);
-        command.arg(&self.place.dir).arg(&journal).env(SEED, self.env.next_u64().to_string());
-        if let Some(endpoint) = &self.place.endpoint {
+        command.arg(&self.site.dir).arg(&journal).env(SEED, self.env.next_u64().to_string());
+        if let Some(endpoint) = &self.site.endpoint {
             command.env(ENDPOINT, endpoint);
         }
         let child = command.spawn().map_err(|e| format!("cannot start a worker: {e}"))?;
@@ -124,7 +124,7 @@ impl Crew<'_> {
         let at = self.env.below(self.members.len());
         let member = &self.members[at];
         if !one_in(&self.env, 4) && member.stopped.is_none() && !member.killed {
-            let path = self.place.dir.join(&member.journal);
+            let path = self.site.dir.join(&member.journal);
             let mut patience = 100;
             while patience > 0 && !journal::in_a_call(&path) {
                 std::thread::sleep(Duration::from_micros(100));
@@ -156,7 +156,7 @@ impl Crew<'_> {
         let at = self.pick();
         // Past the lease in most cases, and now and then so briefly that it comes back with a lease
         // that is just about to run out.
-        let longest = self.place.pace().longest_lease;
+        let longest = self.site.pace().longest_lease;
         let mut pause = longest.mul_f64(1.05 + self.env.fraction());
         if one_in(&self.env, 4) {
             pause = longest.mul_f64(self.env.fraction());
@@ -179,7 +179,7 @@ impl Crew<'_> {
         }
         let mut missing = Incident::all();
         for name in journals {
-            let path = self.place.dir.join(name);
+            let path = self.site.dir.join(name);
             let events = if path.exists() { journal::read(&path)? } else { Vec::new() };
             missing.retain(|incident| !events.iter().any(|event| incident.is(event)));
         }
@@ -189,7 +189,7 @@ impl Crew<'_> {
     /// Lets everybody finish.
     fn dismiss(&mut self) -> Result<(), String> {
         self.resume(true)?;
-        std::fs::write(self.place.dir.join(LAST), "").map_err(|e| e.to_string())?;
+        std::fs::write(self.site.dir.join(LAST), "").map_err(|e| e.to_string())?;
         for member in &mut self.members {
             let status = member.child.wait().map_err(|e| e.to_string())?;
             if !status.success() && !member.killed {
@@ -200,12 +200,12 @@ impl Crew<'_> {
     }
 }
 
-fn settings(env: &Env, place: &Place) -> Settings {
+fn settings(env: &Env, site: &Site) -> Settings {
     let durable = one_in(env, 2);
     Settings {
         layout: if one_in(env, 4) { Layout::Flat } else { Layout::Sharded },
         durability: if durable { Durability::Durable } else { Durability::Relaxed },
-        lease: place.pace().shortest_lease,
+        lease: site.pace().shortest_lease,
         max_attempts: 1_000_000,
         max_lost: 1_000_000,
         ..Settings::default()
@@ -242,17 +242,17 @@ async fn push(queue: &dyn Queue, ids: &[String]) -> Result<(), String> {
 pub(crate) fn run(
     plan: &Plan,
     seed: u64,
-    place: &Place,
+    site: &Site,
     runtime: &Runtime,
     server: Option<&Server>,
 ) -> Result<Told, String> {
     let env = seeded(seed);
-    let settings = settings(&env, place);
+    let settings = settings(&env, site);
     let (layout, durability) = (settings.layout, settings.durability);
-    let queue = runtime.block_on(place.open(Some(settings))).map_err(|e| e.to_string())?;
-    let pending = || runtime.block_on(place.pending(layout));
+    let queue = runtime.block_on(site.open(Some(settings))).map_err(|e| e.to_string())?;
+    let pending = || runtime.block_on(site.pending(layout));
     let tasks: Vec<String> = (0..plan.tasks).map(|n| format!("t{n}")).collect();
-    let setup = match &place.endpoint {
+    let setup = match &site.endpoint {
         None => format!("{} workers, {layout:?}, {durability:?}", plan.workers),
         Some(at) => format!("{} workers, {layout:?}, {at}, {} % faults", plan.workers, plan.faults),
     };
@@ -269,14 +269,14 @@ pub(crate) fn run(
     for batch in first.chunks(500) {
         runtime.block_on(push(&*queue, batch))?;
     }
-    let mut crew = Crew { env, place, members: Vec::new(), told };
+    let mut crew = Crew { env, site, members: Vec::new(), told };
     for _ in 0..plan.workers {
         let member = crew.hire()?;
         crew.members.push(member);
     }
-    let most = place.pace().tick;
+    let most = site.pace().tick;
     // Where leases are long, workers live long enough to lose one.
-    let kills = if place.in_a_bucket() { (160 / plan.workers).max(8) } else { 8 };
+    let kills = if site.in_a_bucket() { (160 / plan.workers).max(8) } else { 8 };
     let mut enough = false;
     for tick in 1_u64.. {
         std::thread::sleep(most.mul_f64(0.1 + 0.9 * crew.env.fraction()));
@@ -303,7 +303,7 @@ pub(crate) fn run(
         if left.is_empty() && enough && tick % 16 == 0 && pending()? == 0 {
             break;
         }
-        if tick % 4096 == 0 || (place.in_a_bucket() && tick % 256 == 0) {
+        if tick % 4096 == 0 || (site.in_a_bucket() && tick % 256 == 0) {
             println!("race: {} pending, {} to be pushed", pending()?, left.len());
         }
     }
@@ -315,7 +315,7 @@ pub(crate) fn run(
         crew.told.faults = (plan.faults > 0).then_some(counts.faults);
     }
     crew.dismiss()?;
-    runtime.block_on(settle(&*queue, place, layout))?;
+    runtime.block_on(await_clean_tree(&*queue, site, layout))?;
     crew.told.calendar.1 = calendar_ahead(&crew.env);
     Ok(std::mem::take(&mut crew.told))
 }
@@ -323,20 +323,20 @@ pub(crate) fn run(
 /// What killed workers left half cleaned is cleaned by the next poll, which must not find work. In a
 /// bucket it may take some polls: nobody looks into a lease before it has run out, and leases without
 /// a task are left alone for a minute.
-async fn settle(queue: &dyn Queue, place: &Place, layout: Layout) -> Result<(), String> {
+async fn await_clean_tree(queue: &dyn Queue, site: &Site, layout: Layout) -> Result<(), String> {
     let mut wrong = String::new();
-    for _ in 0..if place.in_a_bucket() { 120 } else { 1 } {
+    for _ in 0..if site.in_a_bucket() { 120 } else { 1 } {
         let polled = queue.poll(dfq::PollRequest::new(1)).await.map_err(|e| e.to_string())?;
         if let Some(delivery) = polled.deliveries.first() {
             return Err(format!("{} was left behind, attempt {}", delivery.key, delivery.attempt));
         }
-        let rest = place.pending(layout).await?;
+        let rest = site.pending(layout).await?;
         let problems = queue.check(false).await.map_err(|e| e.to_string())?;
         if rest == 0 && problems.is_empty() {
             return Ok(());
         }
         wrong = format!("{rest} tasks are still pending; the tree has problems: {problems:?}");
-        if place.in_a_bucket() {
+        if site.in_a_bucket() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }

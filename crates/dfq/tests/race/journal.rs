@@ -52,7 +52,7 @@ pub(crate) enum Answer {
 
 /// On a disk nothing is ever unanswered.
 pub(crate) fn unknowns_are_fine() -> bool {
-    std::env::var_os(crate::place::ENDPOINT).is_some()
+    std::env::var_os(crate::site::ENDPOINT).is_some()
 }
 
 impl From<Error> for Answer {

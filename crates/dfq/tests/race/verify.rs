@@ -11,7 +11,7 @@ use dfq_s3_server::Faults;
 
 use crate::crew::Told;
 use crate::journal::{self, Answer, Event, Verb};
-use crate::place::{Found, Place};
+use crate::site::{Found, Site};
 
 /// One life of one task.
 type Life = (String, u32);
@@ -65,12 +65,12 @@ fn life(receipt: &Receipt) -> Life {
     (receipt.key().id().to_string(), receipt.key().generation())
 }
 
-pub(crate) async fn verify(place: &Place, told: &Told) -> Result<String, String> {
+pub(crate) async fn verify(site: &Site, told: &Told) -> Result<String, String> {
     let mut found = Findings::default();
     found.pushed.extend(told.tasks.iter().map(|id| (id.clone(), 1)));
     for name in &told.journals {
         // One killed before it could begin has none.
-        let path = place.dir.join(name);
+        let path = site.dir.join(name);
         if path.exists() {
             found.read(name, journal::read(&path)?);
         }
@@ -78,11 +78,11 @@ pub(crate) async fn verify(place: &Place, told: &Told) -> Result<String, String>
     found.maybe.extend(found.pushed.iter().cloned());
     found.check_claims();
     found.check_calls();
-    let failed = place.records("failed", told.own_server).await?;
-    let completed = place.records("completed", told.own_server).await?;
+    let failed = site.records("failed", told.own_server).await?;
+    let completed = site.records("completed", told.own_server).await?;
     found.check_records(&failed, &completed, told);
     found.check_that_it_raced(told);
-    found.verdict(told)
+    found.conclude(told)
 }
 
 impl Findings {
@@ -341,7 +341,7 @@ impl Findings {
         }
     }
 
-    fn verdict(self, told: &Told) -> Result<String, String> {
+    fn conclude(self, told: &Told) -> Result<String, String> {
         let mut summary = told.setup.clone();
         for (what, count) in &self.counts {
             let _ = write!(summary, ", {what} {count}");

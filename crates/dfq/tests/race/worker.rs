@@ -9,7 +9,7 @@ use dfq::queue::Answers;
 use dfq::{Env, ErrorKind, Nack, NewTask, PollRequest, Queue, Receipt, Release};
 
 use crate::journal::{self, Answer, Event, Journal, Verb};
-use crate::place::{ENDPOINT, Pace, Place};
+use crate::site::{ENDPOINT, Pace, Site};
 use crate::{now, one_in, seeded};
 
 /// Set in a worker's environment, to the seed of its behaviour.
@@ -23,10 +23,10 @@ pub(crate) fn main(dir: &Path, journal: &str, seed: &str) -> ExitCode {
     let runtime = runtime.expect("a runtime");
     runtime.block_on(async {
         let journal = Journal::create(&dir.join(journal)).expect("a journal of its own");
-        let place = Place { dir: dir.to_owned(), endpoint: std::env::var(ENDPOINT).ok() };
-        let queue = place.open(None).await.expect("the queue can be opened");
-        let other = place.open(None).await.expect("the queue can be opened twice");
-        let pace = place.pace();
+        let site = Site { dir: dir.to_owned(), endpoint: std::env::var(ENDPOINT).ok() };
+        let queue = site.open(None).await.expect("the queue can be opened");
+        let other = site.open(None).await.expect("the queue can be opened twice");
+        let pace = site.pace();
         let mut worker = Worker { queue, other, pace, env: seeded(seed), journal };
         worker.run(&dir.join(LAST)).await;
     });

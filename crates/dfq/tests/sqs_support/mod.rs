@@ -58,7 +58,7 @@ pub(crate) fn fauxqs() -> Option<&'static str> {
 
 /// A queue of its own on a server, with a dead-letter queue beside it.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Site {
     pub(crate) endpoint: String,
     pub(crate) name: String,
     pub(crate) dead_letter: Option<String>,
@@ -66,7 +66,7 @@ pub(crate) struct Place {
     pub(crate) meter: Meter,
 }
 
-impl Place {
+impl Site {
     pub(crate) fn new(endpoint: &str, suffix: &str) -> Self {
         let nonce = Env::system().nonce();
         Self {

@@ -27,12 +27,12 @@ pub(crate) fn short_or_long(short: usize, long: usize) -> usize {
 }
 
 /// A folder for a queue, and a clock that can be put forward.
-pub(crate) struct Place {
+pub(crate) struct Site {
     dir: tempfile::TempDir,
     clock: SkippingClock,
 }
 
-impl Place {
+impl Site {
     pub(crate) fn new() -> Self {
         Self::on(SkippingClock::default())
     }
@@ -43,9 +43,9 @@ impl Place {
 
     /// On a filesystem in memory, which keeps any time; where there is none, in an ordinary folder.
     pub(crate) fn in_memory() -> Self {
-        let place = Self::new();
+        let site = Self::new();
         let dir = tempfile::tempdir_in("/dev/shm");
-        Self { dir: dir.unwrap_or(place.dir), clock: place.clock }
+        Self { dir: dir.unwrap_or(site.dir), clock: site.clock }
     }
 
     /// Another folder, on the same clock.
@@ -53,12 +53,12 @@ impl Place {
         Self::on(self.clock.clone())
     }
 
-    /// The time of [`Place::faulty`], and chance.
+    /// The time of [`Site::faulty`], and chance.
     pub(crate) fn env(&self) -> Env {
         Env::new(Arc::new(self.clock.clone()), Arc::new(SystemChance))
     }
 
-    /// Lets time pass for all that is in this [`Place::env`].
+    /// Lets time pass for all that is in this [`Site::env`].
     pub(crate) fn pass(&self, time: Duration) {
         self.clock.skip(time, Duration::ZERO);
     }
@@ -77,10 +77,10 @@ impl Place {
 
     /// A copy of a frozen tree.
     pub(crate) fn copy_of(tree: &str) -> Self {
-        let place = Self::new();
+        let site = Self::new();
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(tree);
-        copy(&from, &place.path("q"));
-        place
+        copy(&from, &site.path("q"));
+        site
     }
 
     pub(crate) fn path(&self, below: &str) -> PathBuf {
@@ -96,7 +96,7 @@ impl Place {
         dfq::open(self.path("q"), options).await.unwrap()
     }
 
-    /// A queue whose system calls are counted, and can be made to fail, on the clock of this place.
+    /// A queue whose system calls are counted, and can be made to fail, on the clock of this site.
     pub(crate) async fn faulty(&self, settings: Settings) -> (Arc<Faulty>, FaultSys<RealSys>) {
         std::fs::create_dir_all(self.path("q")).unwrap();
         let folder = faulty_folder(&self.path("q"), &self.clock, self.env()).unwrap();

@@ -22,9 +22,9 @@ pub(super) async fn run(
     let stop = CancellationToken::new();
     let signal = context.env.spawn(crate::exit::stop_signal(stop.clone()));
     let below = outside_of_queues(context, &address).await?;
-    let place = below.below(&format!("dfq-bench-{:016x}", context.env.next_u64()));
+    let scratch = below.below(&format!("dfq-bench-{:016x}", context.env.next_u64()));
     let options = context.access_s3(OpenOptions::existing());
-    let queue = Address::Bucket(place.clone());
+    let queue = Address::Bucket(scratch.clone());
     let store = Store { name: below.to_string(), queue, options: options.clone() };
     let measured = tokio::select! {
         measured = requests::measure(bench, context, &store) => measured,
@@ -32,7 +32,7 @@ pub(super) async fn run(
     };
     // Removed before anything else is said: whoever reads us may go away.
     let (env, meter) = (options.env.clone(), options.meter.clone());
-    let removed = Bucket::open(&place, &options.s3, env, meter).await?.remove_all().await;
+    let removed = Bucket::open(&scratch, &options.s3, env, meter).await?.remove_all().await;
     measured?;
     removed?;
     if stop.is_cancelled() {

@@ -174,11 +174,11 @@ impl Measure {
 }
 
 fn write_durably(folder: &Path, round: usize) -> std::io::Result<()> {
-    let draft = folder.join(format!("raw-{round}.tmp"));
-    let mut file = std::fs::File::create(&draft)?;
+    let staged = folder.join(format!("raw-{round}.tmp"));
+    let mut file = std::fs::File::create(&staged)?;
     file.write_all(&[b'x'; RAW_BYTES])?;
     file.sync_all()?;
-    std::fs::rename(draft, folder.join(format!("raw-{round}")))
+    std::fs::rename(staged, folder.join(format!("raw-{round}")))
 }
 
 #[cfg(test)]

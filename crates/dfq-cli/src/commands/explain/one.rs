@@ -21,9 +21,9 @@ pub(super) fn findings(
     if claimable || waits {
         findings.extend(around.pause());
     }
-    // An idle crew is the answer only to a task that nothing else keeps.
+    // Idle workers are the answer only to a task that nothing else keeps.
     if claimable || (waits && around.alive().next().is_none()) {
-        findings.push(around.crew());
+        findings.push(around.about_workers());
     }
     if claimable {
         let schema = view.payload.as_ref().and_then(|p| p.integer_member("schema_version"));

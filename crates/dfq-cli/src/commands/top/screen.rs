@@ -8,8 +8,8 @@ use std::sync::Once;
 use anyhow::Result;
 use crossterm::{cursor, terminal};
 
-use super::look::Look;
 use super::paint;
+use super::snapshot::Snapshot;
 
 /// Puts the terminal back when dropped.
 pub(super) struct Screen(());
@@ -32,9 +32,9 @@ impl Screen {
         Ok(screen)
     }
 
-    pub(super) fn paint(&mut self, looks: &[Look]) -> Result<()> {
+    pub(super) fn paint(&mut self, snapshots: &[Snapshot]) -> Result<()> {
         let (width, height) = terminal::size().unwrap_or((80, 24));
-        let lines = paint::lines(looks, usize::from(width), usize::from(height));
+        let lines = paint::lines(snapshots, usize::from(width), usize::from(height));
         let mut out = std::io::stdout().lock();
         crossterm::queue!(out, terminal::BeginSynchronizedUpdate)?;
         for (row, line) in lines.iter().enumerate() {

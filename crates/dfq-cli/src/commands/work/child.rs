@@ -28,17 +28,17 @@ pub(super) fn check_program(program: &str) -> Result<(), String> {
     use rustix::fs::{Access, access};
     let is_file = |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file());
     let runs = |path: &Path| is_file(path) && access(path, Access::EXEC_OK).is_ok();
-    let places: Vec<PathBuf> = match program.contains('/') {
+    let candidates: Vec<PathBuf> = match program.contains('/') {
         true => vec![PathBuf::from(program)],
         false => {
             let path = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
             std::env::split_paths(&path).map(|folder| folder.join(program)).collect()
         }
     };
-    if places.iter().any(|place| runs(place)) {
+    if candidates.iter().any(|candidate| runs(candidate)) {
         return Ok(());
     }
-    let why = match places.iter().any(|place| is_file(place)) {
+    let why = match candidates.iter().any(|candidate| is_file(candidate)) {
         true => "it is not executable",
         false => "there is no such program",
     };

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use dfq::worker::{Stopper, Verdict};
+use dfq::worker::{Stopper, TaskResult};
 
 /// `--halt`: so many failed commands, or such a part of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Halt {
 
     /// The command could not be run for this task. That counts as a failure of the task; and if there was
     /// nothing else, it stops the worker.
-    pub(super) fn could_not_run(&self, task: &str, why: String) -> Verdict {
+    pub(super) fn could_not_run(&self, task: &str, why: String) -> TaskResult {
         let mut tasks = self.not_run.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.insert(task.to_owned());
         if tasks.len() >= NEVER_RUNS && !self.works.load(Ordering::SeqCst) {
@@ -102,7 +102,7 @@ impl Halt {
                 tasks.len()
             ));
         }
-        Verdict::Retry { error: why, delay: None }
+        TaskResult::Retry { error: why, delay: None }
     }
 
     /// The command was run, whatever came of it, or it was the task that kept it from that.
@@ -117,14 +117,14 @@ impl Halt {
 
     /// Counts a command that has ended. To be told before anything else can start in its place: that
     /// does not wait for the queue to be told.
-    pub(super) fn ended(&self, verdict: &Verdict) {
-        let failed = match verdict {
-            Verdict::Ack => {
+    pub(super) fn ended(&self, result: &TaskResult) {
+        let failed = match result {
+            TaskResult::Ack => {
                 self.works.store(true, Ordering::SeqCst);
                 false
             }
-            Verdict::Retry { .. } | Verdict::Fail { .. } => true,
-            Verdict::Release { .. } => return,
+            TaskResult::Retry { .. } | TaskResult::Fail { .. } => true,
+            TaskResult::Release { .. } => return,
         };
         let ended = self.ended.fetch_add(1, Ordering::SeqCst) + 1;
         let failed = self.failed.fetch_add(u64::from(failed), Ordering::SeqCst) + u64::from(failed);
@@ -173,7 +173,7 @@ mod tests {
         broken.not_the_machine();
         assert!(!not_run(&broken, 9..18), "not in a row");
         let works = Halt::new(None);
-        works.ended(&Verdict::Ack);
+        works.ended(&TaskResult::Ack);
         assert!(!not_run(&works, 0..100));
     }
 }

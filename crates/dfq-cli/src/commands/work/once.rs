@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dfq::ErrorKind;
-use dfq::worker::{Job, Verdict};
+use dfq::worker::{Job, TaskResult};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use super::Shop;
+use super::WorkContext;
 use super::child::{self, Group, describe};
 use super::output::{Outlet, Stream, last_words};
 use super::template::Template;
@@ -38,7 +38,7 @@ const SHORTAGE: Duration = Duration::from_secs(1);
 
 /// Runs the command once for each task.
 pub(super) struct Once {
-    shop: Arc<Shop>,
+    context: Arc<WorkContext>,
     template: Template,
 }
 
@@ -51,17 +51,17 @@ enum Ended {
 }
 
 impl Once {
-    pub(super) fn new(shop: Arc<Shop>, template: Template) -> Self {
-        Self { shop, template }
+    pub(super) fn new(context: Arc<WorkContext>, template: Template) -> Self {
+        Self { context, template }
     }
 
-    pub(super) async fn handle(&self, job: Job) -> Verdict {
+    pub(super) async fn handle(&self, job: Job) -> TaskResult {
         let mut command = match self.command(&job) {
             Ok(command) => command,
-            Err(verdict) => return verdict,
+            Err(result) => return result,
         };
         let log = match self
-            .shop
+            .context
             .logs
             .as_ref()
             .map(|logs| logs.open(job.queue.address(), &job.delivery.receipt))
@@ -70,7 +70,7 @@ impl Once {
             Some(Ok(file)) => Some(file),
             Some(Err(error)) => return self.cannot_go_on(format!("--log-dir: {error}")),
         };
-        let outlet = Outlet::new(&self.shop.progress, log);
+        let outlet = Outlet::new(&self.context.progress, log);
         let group = loop {
             match Group::start(&mut command) {
                 Ok(group) => break group,
@@ -78,51 +78,53 @@ impl Once {
                 Err(error) if is_passing(&error) => {
                     tracing::warn!(%error, "the command cannot be started now; trying again");
                     tokio::select! {
-                        () = self.shop.env.clock().sleep(SHORTAGE) => {}
+                        () = self.context.env.clock().sleep(SHORTAGE) => {}
                         () = job.cancelled() => return stopped(),
                     }
                 }
                 Err(error) => return self.not_started(&job, &error),
             }
         };
-        self.shop.progress.started();
+        self.context.progress.started();
         let ended = self.watch(group, &job, &outlet).await;
-        self.shop.progress.stopped();
+        self.context.progress.stopped();
         let ended = match ended {
-            Ended::Exit(status) if was_stopped_with_us(&self.shop, status).await => Ended::Stopped,
+            Ended::Exit(status) if was_stopped_with_us(&self.context, status).await => {
+                Ended::Stopped
+            }
             ended => ended,
         };
         self.judge(ended, &job, &outlet)
     }
 
     /// What becomes of a task whose command the system will not start.
-    fn not_started(&self, job: &Job, error: &std::io::Error) -> Verdict {
+    fn not_started(&self, job: &Job, error: &std::io::Error) -> TaskResult {
         let program = &self.template.program;
         if error.raw_os_error() == Some(rustix::io::Errno::TOOBIG.raw_os_error()) {
-            self.shop.halt.not_the_machine();
+            self.context.halt.not_the_machine();
             let reason =
                 "its values are too long to be arguments; let the command read them from stdin";
-            return Verdict::Retry { error: reason.to_owned(), delay: None };
+            return TaskResult::Retry { error: reason.to_owned(), delay: None };
         }
         let why = format!("'{program}' cannot be run: {error}");
-        self.shop.halt.could_not_run(job.delivery.id().as_str(), why)
+        self.context.halt.could_not_run(job.delivery.id().as_str(), why)
     }
 
-    fn command(&self, job: &Job) -> Result<Command, Verdict> {
+    fn command(&self, job: &Job) -> Result<Command, TaskResult> {
         let delivery = &job.delivery;
         let args = match self.template.fill(delivery.payload.as_json()) {
             Ok(args) => args,
             // This counts as if the command had ended with 1. It never stops the worker: the next task may have
             // the member.
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.shop.halt.not_the_machine();
-                return Err(Verdict::Retry { error: error.to_string(), delay: None });
+                self.context.halt.not_the_machine();
+                return Err(TaskResult::Retry { error: error.to_string(), delay: None });
             }
-            Err(error) => return Err(Verdict::Fail { reason: error.to_string() }),
+            Err(error) => return Err(TaskResult::Fail { reason: error.to_string() }),
         };
         if delivery.id().as_str().contains('\0') {
             let reason = "its id has a NUL character, which DFQ_TASK_ID cannot hold".to_owned();
-            return Err(Verdict::Fail { reason });
+            return Err(TaskResult::Fail { reason });
         }
         let mut command = child::command(&self.template.program);
         command
@@ -136,14 +138,14 @@ impl Once {
     }
 
     /// Gives the task back and stops the worker: the next task would fare no better.
-    fn cannot_go_on(&self, why: String) -> Verdict {
-        self.shop.halt.now(&why);
-        Verdict::Release { reason: Some(why), delay: None }
+    fn cannot_go_on(&self, why: String) -> TaskResult {
+        self.context.halt.now(&why);
+        TaskResult::Release { reason: Some(why), delay: None }
     }
 
     /// Feeds the command and passes on what it says, until it ends or has to.
     async fn watch(&self, mut group: Group, job: &Job, outlet: &Outlet) -> Ended {
-        let Shop { env, timeout, hard, .. } = &*self.shop;
+        let WorkContext { env, timeout, hard, .. } = &*self.context;
         let child = group.child();
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
@@ -195,7 +197,7 @@ impl Once {
         ended
     }
 
-    fn judge(&self, ended: Ended, job: &Job, outlet: &Outlet) -> Verdict {
+    fn judge(&self, ended: Ended, job: &Job, outlet: &Outlet) -> TaskResult {
         let said = outlet.take_tail();
         let with_reason = |what: String| match said.as_str() {
             "" => what,
@@ -205,38 +207,38 @@ impl Once {
             Ended::Stopped => return stopped(),
             Ended::TimedOut(after) => {
                 let what = format!("timed out after {}", crate::output::duration(after));
-                return Verdict::Retry { error: with_reason(what), delay: None };
+                return TaskResult::Retry { error: with_reason(what), delay: None };
             }
             Ended::Exit(status) => status,
         };
         if let Some(NOT_EXECUTABLE | NOT_FOUND) = status.code() {
             let (program, how) = (&self.template.program, describe(status));
             let why = with_reason(format!("'{program}' says that a command cannot be run ({how})"));
-            return self.shop.halt.could_not_run(job.delivery.id().as_str(), why);
+            return self.context.halt.could_not_run(job.delivery.id().as_str(), why);
         }
-        self.shop.halt.not_the_machine();
+        self.context.halt.not_the_machine();
         match status.code() {
-            Some(0) => Verdict::Ack,
-            Some(HOPELESS) => Verdict::Fail { reason: with_reason(describe(status)) },
+            Some(0) => TaskResult::Ack,
+            Some(HOPELESS) => TaskResult::Fail { reason: with_reason(describe(status)) },
             Some(NOT_NOW) => give_back(job, with_reason(describe(status)), None),
-            _ => Verdict::Retry { error: with_reason(describe(status)), delay: None },
+            _ => TaskResult::Retry { error: with_reason(describe(status)), delay: None },
         }
     }
 }
 
 /// Gives a task back that its command does not want now: after a pause, and not for ever.
-pub(super) fn give_back(job: &Job, reason: String, delay: Option<Duration>) -> Verdict {
+pub(super) fn give_back(job: &Job, reason: String, delay: Option<Duration>) -> TaskResult {
     let times = job.delivery.earlier.released;
     if times >= MAX_GIVEN_BACK {
         let error = format!("given back {times} times; {reason}");
-        return Verdict::Retry { error, delay: None };
+        return TaskResult::Retry { error, delay: None };
     }
     let pause = GIVEN_BACK.0.saturating_mul(1 << times.min(16)).min(GIVEN_BACK.1);
-    Verdict::Release { reason: Some(reason), delay: Some(delay.unwrap_or(pause)) }
+    TaskResult::Release { reason: Some(reason), delay: Some(delay.unwrap_or(pause)) }
 }
 
 /// Whether a command died of a signal that told the worker, too, to stop. It may come to us a little later.
-pub(super) async fn was_stopped_with_us(shop: &Shop, status: ExitStatus) -> bool {
+pub(super) async fn was_stopped_with_us(context: &WorkContext, status: ExitStatus) -> bool {
     use std::os::unix::process::ExitStatusExt;
     // A shell that waited for what was killed ends with 128 and the number.
     let signal = status.signal().or_else(|| status.code().map(|code| code - 128));
@@ -245,14 +247,14 @@ pub(super) async fn was_stopped_with_us(shop: &Shop, status: ExitStatus) -> bool
     }
     tokio::select! {
         biased;
-        () = shop.halt.stopping() => true,
-        () = shop.env.clock().sleep(SIGNAL_LAG) => false,
+        () = context.halt.stopping() => true,
+        () = context.env.clock().sleep(SIGNAL_LAG) => false,
     }
 }
 
 /// What becomes of a task whose command was stopped.
-pub(super) fn stopped() -> Verdict {
-    Verdict::Release { reason: Some(dfq::worker::STOPPED.to_owned()), delay: None }
+pub(super) fn stopped() -> TaskResult {
+    TaskResult::Release { reason: Some(dfq::worker::STOPPED.to_owned()), delay: None }
 }
 
 /// The machine is short of something; it is not the command that is wrong.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dfq::Env;
-use dfq::worker::{Became, Settled, Verdict};
+use dfq::worker::{Became, Settled, TaskResult};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::sync::mpsc::Receiver;
 
@@ -135,9 +135,9 @@ impl Progress {
     /// Passes whole lines of a command's output on, as fast as whoever reads them takes them.
     pub(super) async fn pass_on(&self, lines: Vec<u8>, stream: Stream) {
         // An error means that there is no writer; a task that waits here may be dropped.
-        if let Ok(place) = self.writer.reserve().await {
+        if let Ok(permit) = self.writer.reserve().await {
             self.unwritten.fetch_add(1, Ordering::SeqCst);
-            place.send((lines, stream));
+            permit.send((lines, stream));
         }
     }
 
@@ -171,13 +171,13 @@ impl Progress {
     /// Takes note of a task that is done with, and says so if it did not go well.
     pub(super) fn settled(&self, settled: &Settled<'_>) {
         let id = output::printable(&settled.receipt.key().to_string());
-        let error = match settled.verdict {
-            Verdict::Retry { error, .. } => last_line(error),
-            Verdict::Fail { reason } => last_line(reason),
-            Verdict::Release { reason, .. } => {
+        let error = match settled.result {
+            TaskResult::Retry { error, .. } => last_line(error),
+            TaskResult::Fail { reason } => last_line(reason),
+            TaskResult::Release { reason, .. } => {
                 reason.as_deref().map_or_else(String::new, last_line)
             }
-            Verdict::Ack => String::new(),
+            TaskResult::Ack => String::new(),
         };
         let ended = |count: &AtomicU64| count.fetch_add(1, Ordering::Relaxed);
         match settled.became {

@@ -1,6 +1,6 @@
-//! A process for each slot: it gets task after task, and answers each with a verdict.
+//! A process for each slot: it gets task after task, and gives one answer to each.
 //!
-//! A line in is what `dfq poll` prints; a line out is one verdict. The two sides take turns, so a
+//! A line in is what `dfq poll` prints; a line out is one answer. The two sides take turns, so a
 //! child that dies, hangs or talks nonsense has one task at the most, and only that one is tried again.
 
 use std::collections::BTreeSet;
@@ -8,20 +8,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dfq::clock::Running;
-use dfq::worker::{Job, Verdict};
+use dfq::worker::{Job, TaskResult};
 use futures::FutureExt;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
 
-use super::Shop;
+use super::WorkContext;
 use super::child::{self, Group, describe};
 use super::once::{NOT_EXECUTABLE, NOT_FOUND, give_back, is_passing, stopped, was_stopped_with_us};
 use super::output::{Outlet, Stream, last_words};
 
-/// A verdict longer than this is none.
-const LONGEST_VERDICT: u64 = 1 << 20;
+/// An answer longer than this is none.
+const LONGEST_ANSWER: u64 = 1 << 20;
 
 /// How long a child that is not needed any more has to end by itself, once its stdin is closed.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ struct TaskLine<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct VerdictLine {
+struct AnswerLine {
     ok: Option<bool>,
     retry: Option<String>,
     fail: Option<String>,
@@ -53,12 +53,12 @@ struct VerdictLine {
 
 /// One child per slot, made when it is first needed.
 pub(super) struct Slots {
-    shop: Arc<Shop>,
+    context: Arc<WorkContext>,
     command: Vec<String>,
     idle: Mutex<Vec<Slot>>,
     /// Numbers in use.
     numbers: Mutex<BTreeSet<usize>>,
-    /// How many children in a row died before their first verdict.
+    /// How many children in a row died before their first answer.
     stillborn: Mutex<u32>,
 }
 
@@ -70,15 +70,15 @@ struct Slot {
     stdout: BufReader<ChildStdout>,
     stderr: Running<()>,
     outlet: Outlet,
-    /// It has given a verdict before.
+    /// It has given an answer before.
     proven: bool,
-    /// It says which task a verdict is about, and must go on doing so.
+    /// It says which task an answer is about, and must go on doing so.
     names_tasks: bool,
 }
 
 /// What came of one task.
 enum Turn {
-    Verdict(Verdict),
+    Answered(TaskResult),
     /// The child cannot be used any more.
     Broken(String),
     /// The child ended without a word about the task.
@@ -88,9 +88,9 @@ enum Turn {
 }
 
 impl Slots {
-    pub(super) fn new(shop: Arc<Shop>, command: &[String]) -> Self {
+    pub(super) fn new(context: Arc<WorkContext>, command: &[String]) -> Self {
         Self {
-            shop,
+            context,
             command: command.to_vec(),
             idle: Mutex::default(),
             numbers: Mutex::default(),
@@ -98,12 +98,12 @@ impl Slots {
         }
     }
 
-    pub(super) async fn handle(&self, job: Job) -> Verdict {
-        let mut slot = self.take(&job).await;
-        // Twice at the most: a verdict is due from a child that is new.
+    pub(super) async fn handle(&self, job: Job) -> TaskResult {
+        let mut slot = self.idle_or_new(&job).await;
+        // Twice at the most: an answer is due from a child that is new.
         loop {
             match self.handle_with(slot, &job).await {
-                Some(verdict) => return verdict,
+                Some(result) => return result,
                 // One that ends in good order between two tasks did nothing to this one. A new one gets
                 // it: those that are idle may be about to end as well.
                 None => slot = self.start_anew(&job).await,
@@ -112,26 +112,26 @@ impl Slots {
     }
 
     /// `None` if the child turned out to have ended in good order before it took the task.
-    async fn handle_with(&self, slot: Result<Slot, Verdict>, job: &Job) -> Option<Verdict> {
+    async fn handle_with(&self, slot: Result<Slot, TaskResult>, job: &Job) -> Option<TaskResult> {
         let mut slot = match slot {
             Ok(slot) => slot,
-            Err(verdict) => return Some(verdict),
+            Err(result) => return Some(result),
         };
-        self.shop.progress.started();
+        self.context.progress.started();
         let _ = slot.outlet.take_tail();
-        let turn = slot.turn(&self.shop, job).await;
-        self.shop.progress.stopped();
+        let turn = slot.turn(&self.context, job).await;
+        self.context.progress.stopped();
         Some(match turn {
-            Turn::Verdict(verdict) => {
+            Turn::Answered(result) => {
                 slot.proven = true;
                 *lock(&self.stillborn) = 0;
-                self.shop.halt.not_the_machine();
+                self.context.halt.not_the_machine();
                 lock(&self.idle).push(slot);
-                match verdict {
-                    Verdict::Release { reason, delay } => {
+                match result {
+                    TaskResult::Release { reason, delay } => {
                         give_back(job, reason.unwrap_or_default(), delay)
                     }
-                    verdict => verdict,
+                    result => result,
                 }
             }
             Turn::Stopped => {
@@ -142,7 +142,7 @@ impl Slots {
                 let outlet = slot.outlet.clone();
                 self.discard(slot, false).await;
                 let what = format!("timed out after {}", crate::output::duration(after));
-                Verdict::Retry { error: with_tail(what, &outlet), delay: None }
+                TaskResult::Retry { error: with_tail(what, &outlet), delay: None }
             }
             Turn::Silent(what) => {
                 let (proven, outlet) = (slot.proven, slot.outlet.clone());
@@ -168,9 +168,9 @@ impl Slots {
         outlet: &Outlet,
         status: Option<std::process::ExitStatus>,
         what: String,
-    ) -> Verdict {
+    ) -> TaskResult {
         if let Some(status) = status
-            && was_stopped_with_us(&self.shop, status).await
+            && was_stopped_with_us(&self.context, status).await
         {
             return stopped();
         }
@@ -182,19 +182,19 @@ impl Slots {
             *lock(&self.stillborn) += 1;
             if let Some(NOT_EXECUTABLE | NOT_FOUND) = status.and_then(|status| status.code()) {
                 let why = with_tail(format!("the command cannot be run: {what}"), outlet);
-                return self.shop.halt.could_not_run(job.delivery.id().as_str(), why);
+                return self.context.halt.could_not_run(job.delivery.id().as_str(), why);
             }
         }
-        Verdict::Retry { error: with_tail(what, outlet), delay: None }
+        TaskResult::Retry { error: with_tail(what, outlet), delay: None }
     }
 
-    fn cannot_go_on(&self, why: String) -> Verdict {
-        self.shop.halt.now(&why);
-        Verdict::Release { reason: Some(why), delay: None }
+    fn cannot_go_on(&self, why: String) -> TaskResult {
+        self.context.halt.now(&why);
+        TaskResult::Release { reason: Some(why), delay: None }
     }
 
     /// A child that is idle and alive, or a new one.
-    async fn take(&self, job: &Job) -> Result<Slot, Verdict> {
+    async fn idle_or_new(&self, job: &Job) -> Result<Slot, TaskResult> {
         loop {
             let Some(mut slot) = lock(&self.idle).pop() else { break };
             if slot.is_quiet() {
@@ -206,11 +206,11 @@ impl Slots {
     }
 
     /// A new child, after a pause if the last ones died at once.
-    async fn start_anew(&self, job: &Job) -> Result<Slot, Verdict> {
+    async fn start_anew(&self, job: &Job) -> Result<Slot, TaskResult> {
         let deaths = *lock(&self.stillborn);
         if deaths > 0 {
             let pause = RESTART.0.saturating_mul(1 << deaths.min(16)).min(RESTART.1);
-            self.shop.env.clock().sleep(pause).await;
+            self.context.env.clock().sleep(pause).await;
         }
         let number = {
             let mut numbers = lock(&self.numbers);
@@ -221,23 +221,23 @@ impl Slots {
         self.start(number, job).inspect_err(|_| _ = lock(&self.numbers).remove(&number))
     }
 
-    fn start(&self, number: usize, job: &Job) -> Result<Slot, Verdict> {
-        let log = match self.shop.logs.as_ref().map(|logs| logs.open_slot(number)) {
+    fn start(&self, number: usize, job: &Job) -> Result<Slot, TaskResult> {
+        let log = match self.context.logs.as_ref().map(|logs| logs.open_slot(number)) {
             None => None,
             Some(Ok(file)) => Some(file),
             Some(Err(error)) => return Err(self.cannot_go_on(format!("--log-dir: {error}"))),
         };
-        let outlet = Outlet::new(&self.shop.progress, log);
+        let outlet = Outlet::new(&self.context.progress, log);
         let mut command = child::command(&self.command[0]);
         command.args(&self.command[1..]).env("DFQ_SLOT", number.to_string());
         let mut group = Group::start(&mut command).map_err(|error| match is_passing(&error) {
             true => {
                 let reason = Some(format!("the command cannot be started now: {error}"));
-                Verdict::Release { reason, delay: Some(RESTART.1) }
+                TaskResult::Release { reason, delay: Some(RESTART.1) }
             }
             false => {
                 let why = format!("'{}' cannot be run: {error}", self.command[0]);
-                self.shop.halt.could_not_run(job.delivery.id().as_str(), why)
+                self.context.halt.could_not_run(job.delivery.id().as_str(), why)
             }
         })?;
         let child = group.child();
@@ -253,7 +253,7 @@ impl Slots {
             stdin,
             stdout: BufReader::new(stdout),
             stderr: self
-                .shop
+                .context
                 .env
                 .spawn(async move { passing_on.pass_on(stderr, Stream::Err).await }),
             outlet,
@@ -264,7 +264,7 @@ impl Slots {
 
     /// Ends a child; if it may be dying by itself, waits for that first, to learn how.
     async fn discard(&self, mut slot: Slot, dying: bool) -> Option<std::process::ExitStatus> {
-        let Shop { env, hard, .. } = &*self.shop;
+        let WorkContext { env, hard, .. } = &*self.context;
         drop(slot.stdin);
         let mut status = None;
         if dying {
@@ -285,7 +285,7 @@ impl Slots {
     /// Lets all children end.
     pub(super) async fn close(&self) {
         let idle = std::mem::take(&mut *lock(&self.idle));
-        let Shop { env, hard, .. } = &*self.shop;
+        let WorkContext { env, hard, .. } = &*self.context;
         let closing = idle.into_iter().map(|mut slot| async move {
             drop(slot.stdin);
             let ended = tokio::select! {
@@ -304,7 +304,7 @@ impl Slots {
 
 impl Slot {
     /// Whether it waits for a task. One that has ended does not; nor does one that says more than it
-    /// was asked, whose words would be taken for the next task's verdict.
+    /// was asked, whose words would be taken for the next task's answer.
     fn is_quiet(&mut self) -> bool {
         let said = self.stdout.fill_buf().now_or_never();
         match said {
@@ -319,11 +319,11 @@ impl Slot {
         }
     }
 
-    /// One task, one verdict.
-    async fn turn(&mut self, shop: &Shop, job: &Job) -> Turn {
+    /// One task, one answer.
+    async fn turn(&mut self, context: &WorkContext, job: &Job) -> Turn {
         let line = match task_line(job) {
             Ok(line) => line,
-            Err(error) => return Turn::Verdict(Verdict::Fail { reason: error.to_string() }),
+            Err(error) => return Turn::Answered(TaskResult::Fail { reason: error.to_string() }),
         };
         let Self { stdin, stdout, names_tasks, .. } = self;
         let talk = async {
@@ -331,15 +331,15 @@ impl Slot {
                 return Turn::Silent(format!("the command does not take tasks: {error}"));
             }
             let mut answer = Vec::new();
-            match (&mut *stdout).take(LONGEST_VERDICT).read_until(b'\n', &mut answer).await {
+            match (&mut *stdout).take(LONGEST_ANSWER).read_until(b'\n', &mut answer).await {
                 Ok(0) => Turn::Silent("the command died in mid-task".to_owned()),
                 Err(error) => Turn::Broken(format!("the command cannot be heard: {error}")),
                 Ok(_) => parse(&answer, job.delivery.id().as_str(), names_tasks),
             }
         };
         let overtime = async {
-            match shop.timeout {
-                Some(timeout) => shop.env.clock().sleep(timeout).await,
+            match context.timeout {
+                Some(timeout) => context.env.clock().sleep(timeout).await,
                 None => std::future::pending().await,
             }
         };
@@ -347,7 +347,7 @@ impl Slot {
             biased;
             turn = talk => turn,
             () = job.cancelled() => Turn::Stopped,
-            () = overtime => Turn::TimedOut(shop.timeout.unwrap_or_default()),
+            () = overtime => Turn::TimedOut(context.timeout.unwrap_or_default()),
         }
     }
 }
@@ -371,46 +371,46 @@ fn parse(answer: &[u8], id: &str, names_tasks: &mut bool) -> Turn {
     let text = String::from_utf8_lossy(answer);
     let nonsense = |why: &str| {
         let said = crate::output::cut(&crate::output::printable(text.trim()), 200);
-        Turn::Broken(format!("the command answered '{said}', which is no verdict ({why})"))
+        Turn::Broken(format!("the command answered '{said}', which is not a valid answer ({why})"))
     };
     if !text.ends_with('\n') {
         return Turn::Broken("the command died in mid-answer".to_owned());
     }
-    let verdict: VerdictLine = match serde_json::from_str(&text) {
-        Ok(verdict) => verdict,
+    let line: AnswerLine = match serde_json::from_str(&text) {
+        Ok(line) => line,
         Err(error) => return nonsense(&error.to_string()),
     };
-    let about = verdict.id.as_deref();
+    let about = line.id.as_deref();
     if about.is_some_and(|about| about != id) || (about.is_none() && *names_tasks) {
         return nonsense(&format!("it was asked about '{}'", crate::output::printable(id)));
     }
     *names_tasks |= about.is_some();
-    let delay = match verdict.delay.as_deref().map(dfq::config::parse_duration).transpose() {
+    let delay = match line.delay.as_deref().map(dfq::config::parse_duration).transpose() {
         Ok(delay) => delay,
         Err(error) => return nonsense(&error.to_string()),
     };
-    Turn::Verdict(match verdict {
-        VerdictLine {
+    Turn::Answered(match line {
+        AnswerLine {
             ok: Some(true), retry: None, fail: None, release: None, delay: None, ..
-        } => Verdict::Ack,
-        VerdictLine {
+        } => TaskResult::Ack,
+        AnswerLine {
             ok: None | Some(false),
             retry: Some(error),
             fail: None,
             release: None,
             ..
-        } => Verdict::Retry { error, delay },
-        VerdictLine {
+        } => TaskResult::Retry { error, delay },
+        AnswerLine {
             ok: None | Some(false),
             retry: None,
             fail: Some(reason),
             release: None,
             delay: None,
             ..
-        } => Verdict::Fail { reason },
-        VerdictLine {
+        } => TaskResult::Fail { reason },
+        AnswerLine {
             ok: None | Some(false), retry: None, fail: None, release: Some(why), ..
-        } => Verdict::Release { reason: Some(why), delay },
+        } => TaskResult::Release { reason: Some(why), delay },
         _ => return nonsense("one of ok, retry, fail and release is wanted"),
     })
 }

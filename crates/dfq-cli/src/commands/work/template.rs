@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use super::refused;
 
-/// A command with places to be filled in.
+/// A command with placeholders.
 #[derive(Debug)]
 pub(super) struct Template {
     pub(super) program: String,
@@ -179,10 +179,10 @@ fn parse(arg: &str) -> Vec<Part> {
     let mut text = String::new();
     let mut rest = arg;
     while let Some(open) = rest.find('{') {
-        let place = rest[open + 1..].find('}').map(|close| &rest[open + 1..open + 1 + close]);
-        let part = match place {
+        let placeholder = rest[open + 1..].find('}').map(|close| &rest[open + 1..open + 1 + close]);
+        let part = match placeholder {
             Some("") => Some(Part::Task),
-            Some(place) => place
+            Some(placeholder) => placeholder
                 .strip_prefix('.')
                 .filter(|path| !path.is_empty() && !path.contains(['{', ' ', '"', ',', ':']))
                 .map(|path| Part::Field(path.to_owned())),
@@ -195,7 +195,7 @@ fn parse(arg: &str) -> Vec<Part> {
                     parts.push(Part::Text(std::mem::take(&mut text)));
                 }
                 parts.push(part);
-                rest = &rest[open + 2 + place.map_or(0, str::len)..];
+                rest = &rest[open + 2 + placeholder.map_or(0, str::len)..];
             }
             None => {
                 text.push_str(&rest[..=open]);

@@ -31,64 +31,64 @@ fn now(secs: i64) -> Now {
     Now { store: at(secs), steady: true, watched: Duration::ZERO }
 }
 
-fn verdict(history: &[Seen], secs: i64) -> Verdict {
+fn judged(history: &[Seen], secs: i64) -> Judgement {
     judge(history, now(secs), LEASE)
 }
 
 #[test]
 fn a_task_that_nobody_claimed_is_free() {
-    assert_eq!(verdict(&[], 0), Verdict::Free);
+    assert_eq!(judged(&[], 0), Judgement::Free);
 }
 
 #[test]
 fn a_lease_holds_until_both_its_word_and_its_files_age_say_it_ran_out() {
     let lease = [seen(1, None, 0, 100)];
-    assert_eq!(verdict(&lease, 99), Verdict::Held(at(100)));
-    assert_eq!(verdict(&lease, 100), Verdict::Stale);
+    assert_eq!(judged(&lease, 99), Judgement::Held(at(100)));
+    assert_eq!(judged(&lease, 100), Judgement::Stale);
     // Its word says it ran out, but the file was touched since: a writer with a slow clock.
     let mut touched = lease.clone();
     touched[0].modified = at(50);
-    assert_eq!(verdict(&touched, 149), Verdict::Held(at(150)));
+    assert_eq!(judged(&touched, 149), Judgement::Held(at(150)));
     // The file is old, but its word says otherwise: a writer with a fast clock.
     let mut fast = lease;
     fast[0].modified = at(-50);
-    assert_eq!(verdict(&fast, 99), Verdict::Held(at(100)));
+    assert_eq!(judged(&fast, 99), Judgement::Held(at(100)));
 }
 
 #[test]
 fn a_word_from_far_in_the_future_is_not_believed() {
     let mut lease = seen(1, None, 1_000_000_000, 100);
     lease.modified = at(0);
-    assert_eq!(verdict(&[lease.clone()], 99), Verdict::Held(at(100)));
-    assert_eq!(verdict(&[lease], 100), Verdict::Stale);
+    assert_eq!(judged(&[lease.clone()], 99), Judgement::Held(at(100)));
+    assert_eq!(judged(&[lease], 100), Judgement::Stale);
     let mut endless = seen(1, None, 0, 1_000_000_000);
     endless.modified = at(0);
-    assert_eq!(verdict(&[endless], 24 * 3600), Verdict::Stale);
+    assert_eq!(judged(&[endless], 24 * 3600), Judgement::Stale);
 }
 
 #[test]
 fn an_unreadable_lease_is_judged_by_its_age_and_the_queues_lease() {
     let empty = Seen::new(1, &Stored { bytes: Vec::new(), modified: at(0) });
-    assert_eq!(verdict(std::slice::from_ref(&empty), 599), Verdict::Held(at(600)));
-    assert_eq!(verdict(&[empty], 600), Verdict::Stale);
+    assert_eq!(judged(std::slice::from_ref(&empty), 599), Judgement::Held(at(600)));
+    assert_eq!(judged(&[empty], 600), Judgement::Stale);
 }
 
 #[test]
 fn withdrawn_leases_are_transparent() {
     let withdrawn = seen(2, Some(LeaseState::Withdrawn), 90, 100);
-    assert_eq!(verdict(std::slice::from_ref(&withdrawn), 91), Verdict::Free);
+    assert_eq!(judged(std::slice::from_ref(&withdrawn), 91), Judgement::Free);
     let live = seen(1, None, 0, 100);
-    assert_eq!(verdict(&[live.clone(), withdrawn.clone()], 99), Verdict::Held(at(100)));
-    assert_eq!(verdict(&[live, withdrawn], 100), Verdict::Stale);
+    assert_eq!(judged(&[live.clone(), withdrawn.clone()], 99), Judgement::Held(at(100)));
+    assert_eq!(judged(&[live, withdrawn], 100), Judgement::Stale);
 }
 
 #[test]
 fn a_task_in_backoff_waits() {
     let mut failed = seen(1, Some(LeaseState::Failed), 0, 100);
     failed.lease.as_mut().unwrap().not_before = Some(at(30));
-    assert_eq!(verdict(&[failed.clone()], 29), Verdict::Backoff(at(30)));
-    assert_eq!(verdict(&[failed], 30), Verdict::Free);
-    assert_eq!(verdict(&[seen(1, Some(LeaseState::Released), 0, 100)], 1), Verdict::Free);
+    assert_eq!(judged(&[failed.clone()], 29), Judgement::Backoff(at(30)));
+    assert_eq!(judged(&[failed], 30), Judgement::Free);
+    assert_eq!(judged(&[seen(1, Some(LeaseState::Released), 0, 100)], 1), Judgement::Free);
 }
 
 #[test]
@@ -96,11 +96,11 @@ fn after_a_clock_jump_only_watching_tells() {
     let lease = [seen(1, None, 0, 100)];
     let jumped =
         |watched| Now { store: at(3600), steady: false, watched: Duration::from_secs(watched) };
-    assert_eq!(judge(&lease, jumped(100), LEASE), Verdict::Held(at(100)));
-    assert_eq!(judge(&lease, jumped(101), LEASE), Verdict::Stale);
+    assert_eq!(judge(&lease, jumped(100), LEASE), Judgement::Held(at(100)));
+    assert_eq!(judge(&lease, jumped(101), LEASE), Judgement::Stale);
     // The other way: the clock went back, and the file seems to come from the future.
     let behind = Now { store: at(-3600), ..jumped(101) };
-    assert_eq!(judge(&lease, behind, LEASE), Verdict::Stale);
+    assert_eq!(judge(&lease, behind, LEASE), Judgement::Stale);
 }
 
 #[test]

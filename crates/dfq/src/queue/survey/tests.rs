@@ -4,7 +4,7 @@ use crate::model::{TaskId, TaskKey};
 const NOW: Duration = Duration::from_secs(100);
 
 fn survey() -> Survey {
-    Survey { shards: [Look::Due; 256], own: (64, 128), ..Survey::default() }
+    Survey { shards: [Visit::Due; 256], own: (64, 128), ..Survey::default() }
 }
 
 fn candidate(name: &str) -> Candidate {
@@ -28,18 +28,18 @@ fn own_shards_come_first() {
     let leg = survey.next_leg(7, NOW).unwrap();
     assert_eq!((leg.first, leg.stop, leg.stealing), (64, 128, false));
     assert_eq!(survey.low_water(NOW), LOW_WATER);
-    survey.shards[64..128].fill(Look::Done);
+    survey.shards[64..128].fill(Visit::Done);
     let leg = survey.next_leg(100, NOW).unwrap();
     assert_eq!((leg.first, leg.stop, leg.stealing), (128, 256, true));
     assert_eq!(survey.low_water(NOW), 1, "what is stolen does not keep");
-    survey.shards.fill(Look::Done);
+    survey.shards.fill(Visit::Done);
     assert!(survey.next_leg(0, NOW).is_none() && !survey.in_round());
 }
 
 #[test]
 fn a_contested_shard_is_left_alone_for_a_while() {
     let mut survey = survey();
-    survey.shards.fill(Look::Done);
+    survey.shards.fill(Visit::Done);
     survey.is_contested(Shard::FIRST, NOW + GIVE_WAY);
     assert_eq!((survey.next_leg(200, NOW), survey.in_round()), (None, true));
     let leg = survey.next_leg(200, NOW + GIVE_WAY).unwrap();

@@ -162,8 +162,8 @@ impl Client {
     }
 
     fn explain(&self, what: &str, path: &str, error: &object_store::Error) -> Error {
-        let place = format!("cannot {what} '{path}' in {}", self.address);
-        let kind = |kind, why: String| Error::new(kind, format!("{place}: {why}"));
+        let failure = format!("cannot {what} '{path}' in {}", self.address);
+        let kind = |kind, why: String| Error::new(kind, format!("{failure}: {why}"));
         let passing = |why: String| kind(ErrorKind::Unavailable, why).passing();
         // It is not the store that fails, and not for good.
         if let Some(not_given) = cause::<NotGiven>(error) {

@@ -48,7 +48,7 @@ impl Bucket {
         let endpoint = options.endpoint.or_else(|| configured_endpoint(&config));
         let region = config.region().map_or_else(|| "us-east-1".to_owned(), ToString::to_string);
         let path_style = options.path_style.unwrap_or(true);
-        let place = match &endpoint {
+        let location = match &endpoint {
             Some(endpoint) => format!("s3://{bucket}/{prefix} at {endpoint}"),
             None => format!("s3://{bucket}/{prefix}"),
         };
@@ -91,14 +91,17 @@ impl Bucket {
                     Box::pin(ask_chain(options.profile.clone(), region.clone()))
                 }));
                 // Asked for once now: that there are none is told better here than by a request.
-                renewing.get_credential().await.map_err(|error| no_credentials(&place, &error))?;
+                renewing
+                    .get_credential()
+                    .await
+                    .map_err(|error| no_credentials(&location, &error))?;
                 credentials = Some(Arc::clone(&renewing));
                 builder.with_credentials(renewing)
             }
-            (None, None) => return Err(no_credentials(&place, &"none are configured")),
+            (None, None) => return Err(no_credentials(&location, &"none are configured")),
         };
         builder = builder.with_http_connector(Connector::new(&env, &meter, credentials));
-        let wrong = |error| Error::invalid(format!("{place}: {error}"));
+        let wrong = |error| Error::invalid(format!("{location}: {error}"));
         let store = builder.build().map_err(wrong)?;
         let address = format!("s3://{bucket}/{prefix}").trim_end_matches('/').to_owned();
         let http = Connector::new(&env, &meter, None).connect(&client).map_err(wrong)?;
@@ -148,14 +151,14 @@ fn configured_endpoint(config: &SdkConfig) -> Option<String> {
     of_s3.or_else(|| config.endpoint_url().map(str::to_owned))
 }
 
-fn no_credentials(place: &str, error: &dyn fmt::Display) -> Error {
+fn no_credentials(location: &str, error: &dyn fmt::Display) -> Error {
     // What is behind it can be pages long; the profile's name or a file's is in the first line.
     let error = error.to_string();
-    tracing::debug!("{place}: {error}");
+    tracing::debug!("{location}: {error}");
     Error::new(
         ErrorKind::Denied,
         format!(
-            "there are no AWS credentials for {place}: set AWS_ACCESS_KEY_ID and \
+            "there are no AWS credentials for {location}: set AWS_ACCESS_KEY_ID and \
              AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run where a role gives them"
         ),
     )

@@ -84,7 +84,7 @@ pub struct Slot<S: Sys> {
 }
 
 /// A lease's content, ready to be linked.
-pub struct Draft<S: Sys> {
+pub struct PreparedLease<S: Sys> {
     bytes: Vec<u8>,
     /// One file under `tmp/` for any number of further names; it is never written again. It keeps
     /// its own name meanwhile: a file that has lost its last one cannot get another.
@@ -92,7 +92,7 @@ pub struct Draft<S: Sys> {
     inner: Arc<Inner<S>>,
 }
 
-impl<S: Sys> Drop for Draft<S> {
+impl<S: Sys> Drop for PreparedLease<S> {
     fn drop(&mut self) {
         if let Some(tmp) = &self.tmp {
             let _ = self.inner.sys.unlink(&self.inner.root, tmp);
@@ -402,7 +402,12 @@ impl<S: Sys> Inner<S> {
     }
 
     /// Gives a staged file its name, if absent.
-    fn place(&self, staged: &mut Staged<S::File>, at: &S::Dir, path: &str) -> SysResult<Created> {
+    fn name_staged(
+        &self,
+        staged: &mut Staged<S::File>,
+        at: &S::Dir,
+        path: &str,
+    ) -> SysResult<Created> {
         let placed = match staged {
             Staged::Unnamed(file) => self.sys.link_file(file, at, path),
             Staged::Named(tmp, file) => {

@@ -159,7 +159,7 @@ impl<S: Sys> Inner<S> {
         let placed = staged
             .into_iter()
             .zip(records)
-            .map(|(staged, (path, bytes))| self.place_record(staged?, path, bytes, durable))
+            .map(|(staged, (path, bytes))| self.name_record(staged?, path, bytes, durable))
             .collect();
         self.sync_parents(records, placed, durable)
     }
@@ -183,7 +183,7 @@ impl<S: Sys> Inner<S> {
         Err(self.failed("write", path, Errno::NOENT))
     }
 
-    fn place_record(
+    fn name_record(
         &self,
         mut staged: Staged<S::File>,
         path: &str,
@@ -195,7 +195,7 @@ impl<S: Sys> Inner<S> {
                 Some(file) if durable => self.sys.sync_file(file),
                 _ => Ok(()),
             };
-            let placed = synced.and_then(|()| self.place(&mut staged, &self.root, path));
+            let placed = synced.and_then(|()| self.name_staged(&mut staged, &self.root, path));
             self.unstage(&staged);
             match placed {
                 Ok(created) => return Ok(created),

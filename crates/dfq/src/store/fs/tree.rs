@@ -10,12 +10,12 @@ use jiff::Timestamp;
 use rustix::io::Errno;
 
 use super::publish::parent;
-use super::{Cursor, Draft, Filesystem, Inner, Means, Slot, Sys};
+use super::{Cursor, Filesystem, Inner, Means, PreparedLease, Slot, Sys};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::model::Generation;
 use crate::store::{
-    Created, Entry, EntryKind, Look, Page, Part, Probe, Properties, Stamp, Stored, Tree,
+    Created, Entry, EntryKind, Page, Part, Probe, Properties, Stamp, Stored, StoredTask, Tree,
 };
 
 /// A folder that is empty now but takes this much was once full. On ext4 it would stay slow to list
@@ -186,18 +186,23 @@ impl<S: Sys> Inner<S> {
         Ok(meta.map_err(error)?.modified)
     }
 
-    fn create_lease(&self, slot: &Slot<S>, attempt: u32, draft: &Draft<S>) -> Result<Created> {
+    fn create_lease(
+        &self,
+        slot: &Slot<S>,
+        attempt: u32,
+        prepared: &PreparedLease<S>,
+    ) -> Result<Created> {
         let name = layout::lease_name(attempt);
-        let linked = match &draft.tmp {
+        let linked = match &prepared.tmp {
             Some(tmp) => self.sys.link(tmp, &slot.dir, &name, &self.root),
             None => Err(Errno::NOENT),
         };
         let placed = match linked {
             Ok(()) => Ok(Created::New),
             Err(Errno::EXIST) => Ok(Created::Exists),
-            // Perhaps it is the draft that is gone, not the folder: with a new file we shall know.
-            Err(Errno::NOENT) => self.stage(layout::TMP, &draft.bytes).and_then(|mut staged| {
-                let placed = self.place(&mut staged, &slot.dir, &name);
+            // Perhaps it is the prepared file that is gone, not the folder: with a new file we shall know.
+            Err(Errno::NOENT) => self.stage(layout::TMP, &prepared.bytes).and_then(|mut staged| {
+                let placed = self.name_staged(&mut staged, &slot.dir, &name);
                 self.unstage(&staged);
                 placed
             }),
@@ -244,7 +249,7 @@ impl<S: Sys> Slot<S> {
 #[async_trait]
 impl<S: Sys> Tree for Filesystem<S> {
     type Slot = Slot<S>;
-    type Draft = Draft<S>;
+    type PreparedLease = PreparedLease<S>;
     type Cursor = Cursor<S>;
 
     fn properties(&self) -> &Properties {
@@ -372,7 +377,7 @@ impl<S: Sys> Tree for Filesystem<S> {
         }
     }
 
-    async fn draft(&self, bytes: &[u8]) -> Result<Draft<S>> {
+    async fn prepare_lease(&self, bytes: &[u8]) -> Result<PreparedLease<S>> {
         let tmp = match self.inner.means()? {
             Means::Unnamed | Means::Linked => {
                 let staged = self.inner.stage_named(bytes);
@@ -380,7 +385,7 @@ impl<S: Sys> Tree for Filesystem<S> {
             }
             Means::Renamed => None,
         };
-        Ok(Draft { bytes: bytes.to_vec(), tmp, inner: Arc::clone(&self.inner) })
+        Ok(PreparedLease { bytes: bytes.to_vec(), tmp, inner: Arc::clone(&self.inner) })
     }
 
     async fn touch_lease(&self, slot: &Slot<S>, attempt: u32) -> Result<()> {
@@ -401,9 +406,9 @@ impl<S: Sys> Tree for Filesystem<S> {
         &self,
         slot: &Slot<S>,
         attempt: u32,
-        draft: &Draft<S>,
+        prepared: &PreparedLease<S>,
     ) -> Result<Created> {
-        self.inner.create_lease(slot, attempt, draft)
+        self.inner.create_lease(slot, attempt, prepared)
     }
 
     async fn replace_lease(&self, slot: &Slot<S>, attempt: u32, bytes: &[u8]) -> Result<()> {
@@ -431,12 +436,12 @@ impl<S: Sys> Tree for Filesystem<S> {
         }
     }
 
-    async fn look(
+    async fn read_task(
         &self,
         slot: &Slot<S>,
         after: Option<u32>,
         records: &[String; 2],
-    ) -> Result<Look> {
+    ) -> Result<StoredTask> {
         let inner = &self.inner;
         let task = inner.read_in(slot, layout::TASK)?;
         let superseded = match after {
@@ -445,7 +450,7 @@ impl<S: Sys> Tree for Filesystem<S> {
         };
         let [completed, failed] = records;
         let finished = inner.exists(completed)? || inner.exists(failed)?;
-        Ok(Look { task, superseded, finished })
+        Ok(StoredTask { task, superseded, finished })
     }
 
     async fn probe(&self, slot: &Slot<S>, attempt: u32) -> Result<Probe> {

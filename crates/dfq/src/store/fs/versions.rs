@@ -95,8 +95,8 @@ impl<S: Sys> Inner<S> {
             let start = match hint.take() {
                 Some(start) => start,
                 None => self.highest(&dir).map_err(error)?.ok_or_else(|| {
-                    let place = layout::below(&self.properties.address, &dir);
-                    Error::damaged(format!("{place} holds no version"))
+                    let shown = layout::below(&self.properties.address, &dir);
+                    Error::damaged(format!("{shown} holds no version"))
                 })?,
             };
             let number = self.probe_upwards(&folder, start).map_err(error)?;
@@ -275,7 +275,7 @@ impl<S: Sys> Inner<S> {
         if !in_time() {
             return Ok(None);
         }
-        let placed = match self.place(staged, folder, name) {
+        let placed = match self.name_staged(staged, folder, name) {
             Ok(Created::New) => Placed::Mine,
             // The name may be ours all the same, if an answer was lost.
             Ok(Created::Exists) => match self.is_inode(folder, name, meta.inode)? {

@@ -14,7 +14,7 @@ async fn worker(until: Until) -> Worker {
     let queue: Arc<dyn Queue> =
         Arc::new(TreeQueue::open(store, OpenOptions::create()).await.unwrap());
     queue.push(vec![NewTask::from_json("{}").unwrap()]).await.remove(0).unwrap();
-    let handler = |_: Job| async { Verdict::Release { reason: None, delay: None } };
+    let handler = |_: Job| async { TaskResult::Release { reason: None, delay: None } };
     Worker::new(queue, handler).until(until)
 }
 
@@ -25,7 +25,7 @@ fn shift(worker: &Worker) -> Shift<'_> {
 
 impl Shift<'_> {
     /// Begins a poll, and waits for its answer without taking note of it.
-    async fn polled(&mut self) -> Came {
+    async fn polled(&mut self) -> CallResult {
         self.claim();
         self.calls.next().await.unwrap()
     }
@@ -37,18 +37,18 @@ async fn a_poll_begun_before_a_task_was_given_back_does_not_say_that_nothing_is_
         let worker = worker(until).await;
         let mut shift = shift(&worker);
         let first = shift.polled().await;
-        shift.take(first).unwrap();
+        shift.finish_call(first).unwrap();
         let handled = shift.jobs.next().await.unwrap();
         shift.make_room(handled);
         // Both are under way, and the poll finds the task in our own hands.
         shift.settle_ready();
         let mut settling = std::mem::take(&mut shift.calls);
         let before = shift.polled().await;
-        shift.take(settling.next().await.unwrap()).unwrap();
-        shift.take(before).unwrap();
+        shift.finish_call(settling.next().await.unwrap()).unwrap();
+        shift.finish_call(before).unwrap();
         assert!(shift.idle.is_none() && !shift.is_done(), "{until:?}");
         let after = shift.polled().await;
-        shift.take(after).unwrap();
+        shift.finish_call(after).unwrap();
         assert_eq!(shift.started, 2, "it is there");
     }
 }
@@ -61,11 +61,11 @@ async fn one_poll_after_the_last_settle_is_enough() {
     assert_eq!(taken.deliveries.len(), 1);
     let before = shift.polled().await;
     shift.settling = 1;
-    shift.take(Came::Settled { count: 1, told: Told::default() }).unwrap();
-    shift.take(before).unwrap();
+    shift.finish_call(CallResult::Settled { count: 1, told: Told::default() }).unwrap();
+    shift.finish_call(before).unwrap();
     assert!(!shift.is_done());
     let after = shift.polled().await;
-    shift.take(after).unwrap();
+    shift.finish_call(after).unwrap();
     assert!(shift.is_done(), "the next answer is younger than the settle");
 }
 
@@ -74,17 +74,17 @@ async fn one_poll_after_the_last_settle_is_enough() {
 async fn only_the_last_of_many_settles_is_followed_by_a_poll() {
     let worker = worker(Until::Drained).await.concurrency(3);
     let mut shift = shift(&worker);
-    let settled = || Came::Settled { count: 1, told: Told::default() };
+    let settled = || CallResult::Settled { count: 1, told: Told::default() };
     let taken = worker.queues[0].poll(PollRequest::new(1)).await.unwrap();
     assert_eq!(taken.deliveries.len(), 1);
     shift.settling = 3;
     let poll = shift.polled().await;
-    shift.take(settled()).unwrap();
-    shift.take(poll).unwrap();
+    shift.finish_call(settled()).unwrap();
+    shift.finish_call(poll).unwrap();
     assert!(shift.idle.is_some(), "an answer that one settle has outdated, while others go on");
-    shift.take(settled()).unwrap();
+    shift.finish_call(settled()).unwrap();
     assert!(shift.idle.is_some(), "a settle that is not the last");
-    shift.take(settled()).unwrap();
+    shift.finish_call(settled()).unwrap();
     assert!(shift.idle.is_none() && !shift.is_done(), "the last one");
 }
 

@@ -2,15 +2,15 @@ use dfq::queue::Stats;
 use jiff::Timestamp;
 use unicode_width::UnicodeWidthStr;
 
-use super::super::look::{Failure, Lease, Look};
+use super::super::snapshot::{Failure, Lease, Snapshot};
 use super::*;
 
-fn look(name: &str, many: usize) -> Look {
+fn snapshot(name: &str, many: usize) -> Snapshot {
     let now = Timestamp::UNIX_EPOCH;
     let id = |n: usize| format!("tâche\u{1b}[2J-日本-{n}");
     let lease = |n| Lease { id: id(n), worker_id: "w".into(), since: None, until: now };
     let failure = |n| Failure { id: id(n), at: Some(now), error: "boom\r\nagain".into() };
-    Look::made_up(
+    Snapshot::made_up(
         name,
         Stats { pending: 7, paused: true, ..Stats::default() },
         (0..many).map(lease).collect(),
@@ -21,11 +21,11 @@ fn look(name: &str, many: usize) -> Look {
 #[test]
 fn it_fits_any_screen_and_obeys_nobody() {
     for many in [0, 1, 50] {
-        let looks = [look("a", many), look("b\u{7}", many)];
+        let snapshots = [snapshot("a", many), snapshot("b\u{7}", many)];
         for width in [0, 1, 2, 10, 80, 300] {
             for height in [0, 1, 2, 5, 11, 24, 200] {
-                for looks in [&looks[..0], &looks[..1], &looks[..]] {
-                    let lines = lines(looks, width, height);
+                for snapshots in [&snapshots[..0], &snapshots[..1], &snapshots[..]] {
+                    let lines = lines(snapshots, width, height);
                     assert!(lines.len() <= height, "{width}x{height}");
                     for line in lines {
                         assert!(line.width() <= width, "{width}x{height}: {line}");
@@ -39,7 +39,7 @@ fn it_fits_any_screen_and_obeys_nobody() {
 
 #[test]
 fn every_part_has_its_share() {
-    let lines = lines(&[look("a", 50)], 80, 24);
+    let lines = lines(&[snapshot("a", 50)], 80, 24);
     for part in ["LEASED", "FAILED", "PAUSED"] {
         assert!(lines.iter().any(|line| line.contains(part)), "{part}: {lines:#?}");
     }

@@ -59,7 +59,7 @@ impl Group {
 
 /// What pending tasks wait for.
 #[derive(Debug, Default)]
-pub(super) struct Survey {
+pub(super) struct PendingGroups {
     looked: u64,
     ready: Group,
     leased: BTreeMap<String, Group>,
@@ -71,27 +71,27 @@ pub(super) struct Survey {
     schemas: Group,
 }
 
-impl Survey {
+impl PendingGroups {
     pub(super) async fn of(queue: &dyn Queue) -> Result<Self> {
-        let mut survey = Self::default();
+        let mut groups = Self::default();
         let all = Selection {
             state: vec![StateName::Pending],
             limit: Some(AT_MOST),
             ..Selection::default()
         };
         let each = |view: TaskView| {
-            survey.looked += 1;
-            survey.add(&view);
+            groups.looked += 1;
+            groups.add(&view);
             Ok(ControlFlow::Continue(()))
         };
         all.visit(queue, each).await?;
         // Those that are due first stand on the first page.
         for view in queue.list(Some(ListCursor::at(Place::Scheduled))).await?.tasks {
             if let TaskState::Scheduled { due } = view.state {
-                survey.scheduled.add(&view, Some(due));
+                groups.scheduled.add(&view, Some(due));
             }
         }
-        Ok(survey)
+        Ok(groups)
     }
 
     fn add(&mut self, view: &TaskView) {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, Stdin};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::place::Places;
+use super::subjects::Subjects;
 use crate::context::whole;
 use crate::exit::Answer;
 
@@ -50,23 +50,23 @@ pub(super) async fn race(addresses: &[String], clients: usize, env: &Env) -> Res
     let Some(line) = lines.next_line().await? else { return Ok(Answer::Yes) };
     let access: Access = serde_json::from_str(&line).context("an access that cannot be read")?;
     let options = OpenOptions { s3: access.options(), ..OpenOptions::existing() };
-    let mut places = Vec::new();
+    let mut parsed = Vec::new();
     for address in addresses {
-        places.extend(Address::parse(address)?);
+        parsed.extend(Address::parse(address)?);
     }
-    match Places::open(&places, &options).await? {
-        Places::Directories(places) => heats(places, clients, env, lines).await,
-        Places::Buckets(places) => heats(places, clients, env, lines).await,
+    match Subjects::open(&parsed, &options).await? {
+        Subjects::Directories(subjects) => heats(subjects, clients, env, lines).await,
+        Subjects::Buckets(subjects) => heats(subjects, clients, env, lines).await,
     }
 }
 
 async fn heats<T: Tree>(
-    places: Vec<Subject<T>>,
+    subjects: Vec<Subject<T>>,
     clients: usize,
     env: &Env,
     mut heats: Lines<BufReader<Stdin>>,
 ) -> Result<Answer> {
-    let mut entrants = Entrants::new(places, clients, env.nonce());
+    let mut entrants = Entrants::new(subjects, clients, env.nonce());
     while let Some(line) = heats.next_line().await? {
         let heat: Heat = serde_json::from_str(&line).context("a heat that cannot be read")?;
         crate::output::json_line(&entrants.race(heat).await?)?;
@@ -75,12 +75,12 @@ async fn heats<T: Tree>(
 }
 
 /// The side of the one that examines.
-pub(super) struct Crew {
-    members: Vec<Member>,
+pub(super) struct Racers {
+    racers: Vec<Racer>,
     env: Env,
 }
 
-struct Member {
+struct Racer {
     process: Child,
     heats: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
@@ -88,7 +88,7 @@ struct Member {
     first: Option<Vec<u8>>,
 }
 
-impl Crew {
+impl Racers {
     /// Starts them, spread over the addresses.
     pub(super) fn start(
         addresses: &[Address],
@@ -100,7 +100,7 @@ impl Crew {
         // Each address has at least one process.
         let processes = processes.max(addresses.len());
         let program = std::env::current_exe().context("this command cannot find itself")?;
-        let mut members = Vec::with_capacity(processes);
+        let mut racers = Vec::with_capacity(processes);
         for number in 0..processes {
             let own = clients / processes + usize::from(number < clients % processes);
             let mut command = Command::new(&program);
@@ -118,14 +118,14 @@ impl Crew {
             };
             let answers = BufReader::new(answers).lines();
             let first = Some(serde_json::to_vec(&access)?);
-            members.push(Member { process, heats, answers, first });
+            racers.push(Racer { process, heats, answers, first });
         }
-        Ok(Self { members, env: options.env.clone() })
+        Ok(Self { racers, env: options.env.clone() })
     }
 
     /// Lets them go, and waits for them to be gone.
     pub(super) async fn end(self) {
-        for Member { mut process, heats, .. } in self.members {
+        for Racer { mut process, heats, .. } in self.racers {
             drop(heats);
             tokio::select! {
                 _ = process.wait() => {}
@@ -135,7 +135,7 @@ impl Crew {
     }
 }
 
-impl Member {
+impl Racer {
     async fn answer(&mut self) -> Result<Vec<Vec<Entry>>> {
         let line = self.answers.next_line().await?.context("a racing process ended early")?;
         Ok(serde_json::from_str(&line)?)
@@ -143,9 +143,9 @@ impl Member {
 }
 
 #[async_trait]
-impl Contenders for Crew {
+impl Contenders for Racers {
     fn processes(&self) -> usize {
-        self.members.len()
+        self.racers.len()
     }
 
     async fn race(&mut self, heat: Heat) -> dfq::Result<Vec<Vec<Entry>>> {
@@ -154,16 +154,16 @@ impl Contenders for Crew {
         line.push(b'\n');
         let gone =
             |error: std::io::Error| super::broken(format!("a racing process is gone: {error}"));
-        for member in &mut self.members {
-            let mut told = member.first.take().map(|first| [&first[..], b"\n"].concat());
+        for racer in &mut self.racers {
+            let mut told = racer.first.take().map(|first| [&first[..], b"\n"].concat());
             let told = told.get_or_insert_default();
             told.extend_from_slice(&line);
-            member.heats.write_all(told).await.map_err(gone)?;
+            racer.heats.write_all(told).await.map_err(gone)?;
         }
-        for member in &mut self.members {
-            member.heats.flush().await.map_err(gone)?;
+        for racer in &mut self.racers {
+            racer.heats.flush().await.map_err(gone)?;
         }
-        let answers = futures::future::try_join_all(self.members.iter_mut().map(Member::answer));
+        let answers = futures::future::try_join_all(self.racers.iter_mut().map(Racer::answer));
         let answers = tokio::select! {
             answers = answers => answers.map_err(|error| super::broken(format!("{error:#}")))?,
             () = self.env.clock().sleep(PATIENCE) => {

@@ -22,12 +22,12 @@ const FAILED: u64 = 20_000;
 const KEPT: usize = 200;
 
 /// A queue at a moment.
-pub(super) struct Look {
+pub(super) struct Snapshot {
     pub(super) name: String,
     pub(super) stats: Stats,
     /// The store tells all of it, not only estimates of some.
     pub(super) tells_all: bool,
-    /// Completed and failed for each second since the look before.
+    /// Completed and failed for each second since the snapshot before.
     pub(super) rates: Option<(f64, f64)>,
     pub(super) workers: Vec<WorkerRecord>,
     /// Those that end first.
@@ -52,7 +52,7 @@ pub(super) struct Failure {
     pub(super) error: String,
 }
 
-impl Look {
+impl Snapshot {
     pub(super) async fn at(
         name: &str,
         queue: &dyn Queue,
@@ -94,7 +94,7 @@ impl Look {
 }
 
 #[cfg(test)]
-impl Look {
+impl Snapshot {
     pub(super) fn made_up(
         name: &str,
         stats: Stats,

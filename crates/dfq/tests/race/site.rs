@@ -22,7 +22,7 @@ pub(crate) const ENDPOINT: &str = "DFQ_RACE_S3";
 
 /// A round's queue.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Site {
     /// Where the accounts are, and the queue too unless it is in a bucket.
     pub(crate) dir: PathBuf,
     pub(crate) endpoint: Option<String>,
@@ -49,7 +49,7 @@ pub(crate) struct Found {
     pub(crate) named: Option<i128>,
 }
 
-impl Place {
+impl Site {
     pub(crate) fn pace(&self) -> Pace {
         let (milliseconds, oversleep) = match self.endpoint {
             None => ([200, 500, 12, 20], 64),

@@ -10,7 +10,7 @@ use crate::context::absolute;
 use crate::exit::{invalid, unwritable};
 
 /// The folder, and what has to go with it.
-pub(super) struct Place {
+pub(super) struct Scratch {
     below: PathBuf,
     folder: PathBuf,
     filesystem: &'static str,
@@ -18,7 +18,7 @@ pub(super) struct Place {
     made: Vec<PathBuf>,
 }
 
-impl Place {
+impl Scratch {
     pub(super) async fn make(address: &Path, env: &Env) -> Result<Self> {
         let address = absolute(address);
         if address.exists() && !address.is_dir() {
@@ -28,14 +28,14 @@ impl Place {
         let made: Vec<PathBuf> =
             below.ancestors().take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
         let folder = below.join(format!("dfq-bench-{:016x}", env.next_u64()));
-        let mut place = Self { below, folder, filesystem: "", made };
-        if let Err(error) = std::fs::create_dir_all(&place.folder) {
-            let error = unwritable(&place.below, &error);
-            let _ = place.remove();
+        let mut scratch = Self { below, folder, filesystem: "", made };
+        if let Err(error) = std::fs::create_dir_all(&scratch.folder) {
+            let error = unwritable(&scratch.below, &error);
+            let _ = scratch.remove();
             return Err(error);
         }
-        place.filesystem = filesystem(&place.folder);
-        Ok(place)
+        scratch.filesystem = filesystem(&scratch.folder);
+        Ok(scratch)
     }
 
     /// The folder that was asked for, or the nearest that is in no queue.

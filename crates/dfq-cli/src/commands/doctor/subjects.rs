@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::exit::{invalid, unsupported};
 
 /// Ways to one store, all of the same kind.
-pub(super) enum Places {
+pub(super) enum Subjects {
     Directories(Vec<Subject<Filesystem>>),
     Buckets(Vec<Subject<Bucket>>),
 }
@@ -21,7 +21,7 @@ pub(super) fn resolve(context: &Context, typed: &[String]) -> Result<Vec<Address
     typed.iter().map(|typed| Ok(context.target(typed)?.address)).collect()
 }
 
-impl Places {
+impl Subjects {
     pub(super) async fn open(addresses: &[Address], options: &OpenOptions) -> Result<Self> {
         let (mut directories, mut buckets) = (Vec::new(), Vec::new());
         for address in addresses {
