@@ -15,7 +15,7 @@ use dfq::{ErrorKind, Queue, TaskId};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::args::Careful;
+use crate::args::{Careful, Which};
 use crate::context::{Context, confirm};
 use crate::exit::Answer;
 use crate::{output, select};
@@ -43,6 +43,21 @@ pub(crate) fn named(ids: &[String]) -> Result<Vec<TaskId>> {
     let mut ids = select::task_ids(&read)?;
     ids.retain(|id| seen.insert(id.clone()));
     Ok(ids)
+}
+
+/// The tasks that were named, or those in these places that fit all conditions.
+pub(crate) async fn meant(
+    which: &Which,
+    named: Vec<TaskId>,
+    queue: &dyn Queue,
+    places: &[Place],
+    limit: Option<usize>,
+) -> Result<Vec<TaskId>> {
+    if !which.ids.is_empty() {
+        return Ok(named);
+    }
+    let fits = |view: &TaskView| which.conditions.iter().all(|condition| condition.matches(view));
+    found(queue, places, limit, fits).await
 }
 
 /// The ids of those tasks in these places that match, at most so many.

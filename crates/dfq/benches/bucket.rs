@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use dfq::meter::{Meter, RequestKind};
 use dfq::options::S3Options;
-use dfq::store::Tree;
 use dfq::store::bucket::Bucket;
+use dfq::store::{Folders as _, Tree};
 use dfq::worker::{Job, Until, Worker};
 use dfq::{Env, NewTask, OpenOptions, Queue, TreeQueue};
 use dfq_s3_server::{Faults, Options, Server};
@@ -97,7 +97,7 @@ async fn bare(server: &Server, plan: &Plan, round: usize) -> f64 {
                 tree.create_lease(&slot, 1, &prepared).await.unwrap();
                 tree.read_task(&slot, None, &records).await.unwrap();
                 let record = (records[0].clone(), b"{\"n\":1}".to_vec());
-                tree.commit(&[record], true).await.pop().unwrap().unwrap();
+                tree.create_all(&[record], true).await.pop().unwrap().unwrap();
                 tree.discard(vec![(&slot, vec![1])]).await;
             }
         });

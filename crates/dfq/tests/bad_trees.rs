@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use dfq::clock::{ManualClock, SystemChance};
 use dfq::queue::TaskState;
-use dfq::store::Tree;
+use dfq::store::Folders as _;
 use dfq::store::memory::Memory;
 use dfq::{Env, ErrorKind, OpenOptions, PollRequest, Pushed, Queue, Release, Settings, TreeQueue};
 use support::{Site, ack_all, id, poll, push, task};

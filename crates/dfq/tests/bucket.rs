@@ -14,7 +14,7 @@ use dfq::conformance::Provider;
 use dfq::conformance::objects::{ObjectsProvider, trial, written};
 use dfq::options::S3Options;
 use dfq::store::bucket::Bucket;
-use dfq::store::{Objects, Stored, Tree, Updated};
+use dfq::store::{Folders as _, Objects, ObjectsExt as _, Stored, Updated};
 use dfq::{Env, OpenOptions, Queue, Settings, TreeQueue};
 use dfq_s3_server::{Credential, Fault, Lies, Options, Server};
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use dfq::clock::{ManualClock, SeededChance};
 use dfq::meter::{Meter, RequestKind};
-use dfq::store::Tree;
+use dfq::store::{ObjectsExt as _, Tree as _};
 use dfq::worker::{Job, Report, Until, Worker};
 use dfq::{Env, ErrorKind, PollRequest, TaskId};
 use dfq_s3_server::Fault;

@@ -41,15 +41,9 @@ impl Cancel {
         let named = many::named(&self.which.ids)?;
         let queue = context.open(&self.queue).await?;
         let queue = &*queue;
-        let ids = match self.which.ids.is_empty() {
-            false => named,
-            true => {
-                let conditions = &self.which.conditions;
-                let meant = |view: &TaskView| conditions.iter().all(|c| c.matches(view));
-                // In this order: what comes due meanwhile is found in the second place.
-                many::found(queue, &[Place::Scheduled, Place::Pending], self.limit, meant).await?
-            }
-        };
+        // In this order: what comes due meanwhile is found in the second place.
+        let places = [Place::Scheduled, Place::Pending];
+        let ids = many::meant(&self.which, named, queue, &places, self.limit).await?;
         let named = !self.which.ids.is_empty();
         let job = Job { context, queue, words: WORDS, careful: self.careful, named };
         job.run(ids, check_state, async |batch: Vec<TaskId>| {

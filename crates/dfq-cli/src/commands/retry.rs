@@ -37,14 +37,7 @@ impl Retry {
         let named = many::named(&self.which.ids)?;
         let queue = context.open(&self.queue).await?;
         let queue = &*queue;
-        let ids = match self.which.ids.is_empty() {
-            false => named,
-            true => {
-                let conditions = &self.which.conditions;
-                let meant = |view: &TaskView| conditions.iter().all(|c| c.matches(view));
-                many::found(queue, &[Place::Failed], self.limit, meant).await?
-            }
-        };
+        let ids = many::meant(&self.which, named, queue, &[Place::Failed], self.limit).await?;
         let named = !self.which.ids.is_empty();
         let job = Job { context, queue, words: WORDS, careful: self.careful, named };
         job.run(ids, check_state, async |batch: Vec<TaskId>| {

@@ -87,13 +87,13 @@ async fn one_by_one<T: Tree>(subject: &Subject<T>, scratch: &str) -> Result<Basi
     let path = layout::below(scratch, "first");
     let written = allowed(names.write, tree.replace(&path, &bytes).await, &mut denied)?;
     let read = allowed(names.read, tree.read(&path).await, &mut denied)?;
-    let listed = allowed(names.list, tree.list(scratch, None, 100).await, &mut denied)?;
+    let listed = allowed(names.list, tree.list_folder(scratch, None, 100).await, &mut denied)?;
     let created = tree.create(&layout::below(scratch, "created"), &bytes).await;
     let (created, no_create) = match created {
         Err(error) if error.kind() == ErrorKind::Unsupported => (None, Some(error)),
         created => (allowed(names.create, created, &mut denied)?, None),
     };
-    let removed = allowed(names.delete, tree.remove(&path).await, &mut denied)?;
+    let removed = allowed(names.delete, tree.remove_file(&path).await, &mut denied)?;
     if let (None, None, Some((error, _))) = (&written, &read, denied.first()) {
         return Err(error.clone());
     }
@@ -139,7 +139,7 @@ async fn one_by_one<T: Tree>(subject: &Subject<T>, scratch: &str) -> Result<Basi
     }
     if !usable {
         // By name: who may not list cannot find it later.
-        let _ = tree.remove(&layout::below(scratch, "created")).await;
+        let _ = tree.remove_file(&layout::below(scratch, "created")).await;
     }
     if usable {
         checks.push(seen_at_once(subject, scratch).await?);
@@ -195,7 +195,7 @@ async fn seen_at_once<T: Tree>(subject: &Subject<T>, scratch: &str) -> Result<Ch
             stale.0 += usize::from(read.is_none_or(|read| read.bytes != text.as_bytes()));
             let name = format!("new-{time}");
             tree.replace(&layout::below(&folder, &name), b"new").await?;
-            let listed = tree.list(&folder, None, 100).await?;
+            let listed = tree.list_folder(&folder, None, 100).await?;
             stale.1 += usize::from(!listed.entries.iter().any(|entry| entry.name == name));
         }
         Ok::<_, Error>(stale)

@@ -296,7 +296,9 @@ impl<T: Tree> Exam<'_, T> {
             .on(|subject| async move {
                 let tree = subject.tree();
                 let mut abandoned = Vec::new();
-                let Ok(page) = tree.list(layout::TMP, None, 1000).await else { return abandoned };
+                let Ok(page) = tree.list_folder(layout::TMP, None, 1000).await else {
+                    return abandoned;
+                };
                 let ours = |name: &str| name.starts_with(layout::DOCTORS_FOLDER);
                 let mut folders = page.entries.into_iter().filter(|entry| ours(&entry.name));
                 let Some(first) = folders.next() else { return abandoned };
@@ -350,7 +352,7 @@ impl<T: Tree> Exam<'_, T> {
 async fn last_change<T: Tree>(tree: &T, folder: &str) -> Option<jiff::Timestamp> {
     let (mut folder, mut last) = (folder.to_owned(), None);
     for _ in 0..3 {
-        let entries = tree.list(&folder, None, 20).await.ok()?.entries;
+        let entries = tree.list_folder(&folder, None, 20).await.ok()?.entries;
         for entry in entries.iter().filter(|entry| entry.kind == EntryKind::File) {
             let stored = tree.read(&layout::below(&folder, &entry.name)).await.ok().flatten();
             last = last.max(stored.map(|stored| stored.modified));

@@ -91,7 +91,7 @@ async fn one<T: Tree>(
                     Operation::DurableCreate | Operation::Create => {
                         let durable = operation == Operation::DurableCreate;
                         let file = [(path, CONTENT.to_vec())];
-                        let done = tree.commit(&file, durable).await;
+                        let done = tree.create_all(&file, durable).await;
                         done.into_iter().collect::<Result<Vec<_>>>()?;
                     }
                     Operation::Replace => {
@@ -99,7 +99,7 @@ async fn one<T: Tree>(
                             .await?;
                     }
                     Operation::Read => drop(tree.read(&layout::below(&sample, "0")).await?),
-                    Operation::List => drop(tree.list(&sample, None, 100).await?),
+                    Operation::List => drop(tree.list_folder(&sample, None, 100).await?),
                 }
                 took.push(env.monotonic() - before);
             }

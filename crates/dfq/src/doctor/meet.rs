@@ -92,7 +92,7 @@ impl Meeting {
             Err(error) => Err(error),
         };
         let hello = seat.hello(&seat.me);
-        let _ = seat.subject.on(|s| async move { s.tree().remove(&hello).await }).await;
+        let _ = seat.subject.on(|s| async move { s.tree().remove_file(&hello).await }).await;
         if let Kind::Directory(root) = subject.kind() {
             // As long as others are there it stays.
             let _ = std::fs::remove_dir(root.join(&seat.meeting));
@@ -193,7 +193,8 @@ impl<T: Tree> Seat<'_, T> {
 
     async fn others(&self) -> Result<Vec<(String, Hello)>> {
         let meeting = self.meeting.clone();
-        let page = self.subject.on(|s| async move { s.tree().list(&meeting, None, 1000).await });
+        let page =
+            self.subject.on(|s| async move { s.tree().list_folder(&meeting, None, 1000).await });
         let mut others = Vec::new();
         for entry in page.await?.entries {
             let Some(peer) = entry.name.strip_suffix(".json").filter(|peer| *peer != self.me)

@@ -175,17 +175,17 @@ impl<T: Tree> Contenders for Entrants<T> {
 
 /// A client at the starting line: what can be done beforehand has been.
 struct Ready<T: Tree> {
-    slots: Vec<Option<T::Slot>>,
+    task_dirs: Vec<Option<T::TaskDir>>,
     prepared: Option<Result<T::PreparedLease>>,
 }
 
 impl<T: Tree> Ready<T> {
     async fn make(subject: &Subject<T>, heat: &Heat, mark: &str) -> Self {
-        let mut ready = Self { slots: Vec::new(), prepared: None };
+        let mut ready = Self { task_dirs: Vec::new(), prepared: None };
         if heat.contest == Contest::Lease {
             ready.prepared = Some(subject.tree().prepare_lease(mark.as_bytes()).await);
             for prize in &heat.prizes {
-                ready.slots.push(subject.tree().open(&prize.path).await.ok().flatten());
+                ready.task_dirs.push(subject.tree().open(&prize.path).await.ok().flatten());
             }
         }
         ready
@@ -220,15 +220,15 @@ impl<T: Tree> Ready<T> {
         };
         match contest {
             Contest::Record => {
-                one(tree.commit(&[(prize.path.clone(), bytes.to_vec())], false).await)
+                one(tree.create_all(&[(prize.path.clone(), bytes.to_vec())], false).await)
             }
             Contest::Task => {
                 one(tree.publish(&[(prize.path.clone(), bytes.to_vec())], false).await)
             }
             Contest::Lease => {
-                match (self.slots.get(number).and_then(Option::as_ref), &self.prepared) {
-                    (Some(slot), Some(Ok(prepared))) => {
-                        one(vec![tree.create_lease(slot, 1, prepared).await])
+                match (self.task_dirs.get(number).and_then(Option::as_ref), &self.prepared) {
+                    (Some(task_dir), Some(Ok(prepared))) => {
+                        one(vec![tree.create_lease(task_dir, 1, prepared).await])
                     }
                     (_, Some(Err(error))) => Told::Unknown(error.to_string()),
                     _ => Told::Unknown(format!("'{}' cannot be seen from here", prize.path)),

@@ -7,7 +7,7 @@ use super::verdict::{Check, Outcome, Promise};
 use crate::error::{ErrorKind, Result};
 use crate::layout;
 use crate::model::Verdict;
-use crate::store::Tree;
+use crate::store::ObjectsExt as _;
 use crate::store::bucket::{Bucket, Raw, RawAnswer};
 
 /// In which form an ETag has to be sent.

@@ -122,7 +122,7 @@ impl<T: Tree> Subject<T> {
         while let Some(folder) = folders.pop() {
             let (mut from, mut files) = (None, Vec::new());
             loop {
-                let page = self.tree.list(&folder, from, 1000).await?;
+                let page = self.tree.list_folder(&folder, from, 1000).await?;
                 for entry in page.entries {
                     let path = layout::below(&folder, &entry.name);
                     match entry.kind {
@@ -135,7 +135,7 @@ impl<T: Tree> Subject<T> {
                     break;
                 }
             }
-            let removing = files.iter().map(|file| self.tree.remove(file));
+            let removing = files.iter().map(|file| self.tree.remove_file(file));
             let mut removing = futures::stream::iter(removing).buffer_unordered(AT_ONCE);
             while let Some(removed) = removing.next().await {
                 removed?;

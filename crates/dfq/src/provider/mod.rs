@@ -109,7 +109,7 @@ async fn on_tree<T: Tree>(tree: T, options: OpenOptions) -> Result<Arc<dyn Queue
 async fn folders_of<T: Tree>(tree: &T) -> Result<Vec<String>> {
     let (mut from, mut folders) = (None, Vec::new());
     loop {
-        let page = tree.list(".", from, 1000).await?;
+        let page = tree.list_folder(".", from, 1000).await?;
         let entries = page.entries.into_iter().filter(|entry| entry.kind == EntryKind::Folder);
         folders.extend(entries.map(|entry| entry.name));
         from = page.next;

@@ -131,15 +131,15 @@ impl<T: Tree> Core<T> {
 
     async fn check_task(self: &Arc<Self>, key: &TaskKey, findings: &mut Findings) -> Result<()> {
         let dir = self.task_dir(key);
-        let slot = match self.tree.open(&dir).await {
-            Ok(Some(slot)) => slot,
+        let task_dir = match self.tree.open(&dir).await {
+            Ok(Some(task_dir)) => task_dir,
             Ok(None) => return Ok(()),
             Err(error) => {
                 findings.note(&dir, &error.to_string());
                 return Ok(());
             }
         };
-        let stored = match self.tree.read_task(&slot, None, &self.record_paths(key)).await {
+        let stored = match self.tree.read_task(&task_dir, None, &self.record_paths(key)).await {
             Ok(stored) => stored,
             Err(error) => {
                 findings.note(&dir, &error.to_string());
@@ -153,7 +153,7 @@ impl<T: Tree> Core<T> {
         };
         if let Some(what) = remains {
             if findings.repair {
-                self.clean_slot(key, &slot).await?;
+                self.clean_task_dir(key, &task_dir).await?;
             }
             findings.add(&dir, what, findings.repair);
             return Ok(());
@@ -165,7 +165,7 @@ impl<T: Tree> Core<T> {
             let mended = findings.repair && self.set_aside_damaged(key).await?;
             findings.add(&layout::task_file(&dir), &what, mended);
         }
-        let history = match self.history(&slot).await {
+        let history = match self.history(&task_dir).await {
             Ok(history) => history,
             Err(error) => {
                 findings.note(&dir, &error.to_string());

@@ -100,7 +100,7 @@ impl<T: Tree> Core<T> {
         request: &PollRequest,
     ) -> Result<Claim> {
         let key = &candidate.key;
-        let Some(slot) = self.tree.open(&self.task_dir(key)).await? else {
+        let Some(task_dir) = self.tree.open(&self.task_dir(key)).await? else {
             return Ok(Claim::Gone);
         };
         if let Some(schema) = request.schema {
@@ -119,34 +119,34 @@ impl<T: Tree> Core<T> {
         let mut history_is_whole = false;
         let mut history = match &candidate.leases[..] {
             [] => {
-                if self.create_lease(key, &slot, &draft).await? == Created::New {
-                    return self.check_claim(key, slot, &draft, &[]).await;
+                if self.create_lease(key, &task_dir, &draft).await? == Created::New {
+                    return self.check_claim(key, task_dir, &draft, &[]).await;
                 }
                 // Asked before the lease is read: whoever gives a task back writes so, and only then
                 // lets go.
                 let held = self.holds(key, &draft.lease);
                 history_is_whole = self.strategy.looks.all_leases_after_a_collision;
-                let history = self.history_after_collision(&slot).await?;
+                let history = self.history_after_collision(&task_dir).await?;
                 if !held && is_same(&draft.lease, history.last()) {
-                    return self.check_claim(key, slot, &draft, &[]).await;
+                    return self.check_claim(key, task_dir, &draft, &[]).await;
                 }
                 history
             }
-            listed => self.history_of(&slot, listed).await?,
+            listed => self.history_of(&task_dir, listed).await?,
         };
         if history.is_empty() {
             return Ok(Claim::Gone); // whoever has finished it is removing what is left
         }
         let (mut judgement, mut when) = self.judge(candidate, &history).await?;
         if matches!(judgement, Judgement::Free | Judgement::Stale) && !history_is_whole {
-            history = self.history(&slot).await?;
+            history = self.history(&task_dir).await?;
             (judgement, when) = self.judge(candidate, &history).await?;
         }
         let Some(top) = history.last() else { return Ok(Claim::Gone) };
         // One that cannot be had anyway need not be looked for yet.
         let may_wait = !self.strategy.looks.at_tasks_that_wait && !candidate.without_task;
         let waits = matches!(judgement, Judgement::Held(_) | Judgement::Backoff(_)) && may_wait;
-        if !waits && !self.tree.probe(&slot, top.attempt).await?.task {
+        if !waits && !self.tree.probe(&task_dir, top.attempt).await?.task {
             // Leases without their task are garbage. But if nothing is known of an end, it may be on its way.
             let younger =
                 |seen: &Seen| when.0.duration_since(seen.modified) < signed(BEING_WRITTEN);
@@ -154,7 +154,7 @@ impl<T: Tree> Core<T> {
             if may_come && self.outcome(key).await?.is_none() {
                 return Ok(self.being_written());
             }
-            self.clean_slot(key, &slot).await?;
+            self.clean_task_dir(key, &task_dir).await?;
             return Ok(Claim::Gone);
         }
         match judgement {
@@ -162,7 +162,7 @@ impl<T: Tree> Core<T> {
             Judgement::Backoff(until) => Ok(Claim::Rest(self.monotonic_at(until, when))),
             Judgement::Free | Judgement::Stale => {
                 let next = top.attempt.saturating_add(1);
-                self.take_over(key, slot, wanted(next), &history).await
+                self.take_over(key, task_dir, wanted(next), &history).await
             }
         }
     }
@@ -171,46 +171,46 @@ impl<T: Tree> Core<T> {
     async fn take_over(
         &self,
         key: &TaskKey,
-        slot: T::Slot,
+        task_dir: T::TaskDir,
         wanted: Wanted,
         history: &[Seen],
     ) -> Result<Claim> {
         // Looked at first: one that cannot be read must not gather leases.
-        let stored = self.tree.read_task(&slot, None, &self.record_paths(key)).await?;
+        let stored = self.tree.read_task(&task_dir, None, &self.record_paths(key)).await?;
         if stored.finished && stored.task.is_some() && !self.secure_records(key).await? {
             return Ok(Claim::Rest(self.env.monotonic() + FORGETTING));
         }
         if stored.task.is_none() || stored.finished {
-            self.clean_slot(key, &slot).await?;
+            self.clean_task_dir(key, &task_dir).await?;
             return Ok(Claim::Gone);
         }
         let draft = self.draft_for(wanted).await?;
-        if self.create_lease(key, &slot, &draft).await? == Created::Exists {
+        if self.create_lease(key, &task_dir, &draft).await? == Created::Exists {
             let held = self.holds(key, &draft.lease);
-            let stored = self.tree.read_lease(&slot, wanted.attempt).await?;
+            let stored = self.tree.read_lease(&task_dir, wanted.attempt).await?;
             let there = stored.map(|stored| Seen::new(wanted.attempt, &stored));
             if held || !is_same(&draft.lease, there.as_ref()) {
                 return Ok(Claim::Held(self.env.monotonic() + self.settings.lease));
             }
         }
-        self.check_claim(key, slot, &draft, history).await
+        self.check_claim(key, task_dir, &draft, history).await
     }
 
     /// Creates a lease. If it is not known whether that was done, it is taken back: nobody knows of it.
     async fn create_lease(
         &self,
         key: &TaskKey,
-        slot: &T::Slot,
+        task_dir: &T::TaskDir,
         draft: &Draft<T>,
     ) -> Result<Created> {
         let attempt = draft.lease.attempt;
-        let created = self.tree.create_lease(slot, attempt, &draft.file).await;
+        let created = self.tree.create_lease(task_dir, attempt, &draft.file).await;
         if created.is_err()
             && !self.holds(key, &draft.lease)
-            && let Ok(Some(stored)) = self.tree.read_lease(slot, attempt).await
+            && let Ok(Some(stored)) = self.tree.read_lease(task_dir, attempt).await
             && is_same(&draft.lease, Some(&Seen::new(attempt, &stored)))
         {
-            let _ = self.withdraw(slot, &draft.lease).await;
+            let _ = self.withdraw(task_dir, &draft.lease).await;
         }
         created
     }
@@ -250,28 +250,28 @@ impl<T: Tree> Core<T> {
     async fn check_claim(
         &self,
         key: &TaskKey,
-        slot: T::Slot,
+        task_dir: T::TaskDir,
         draft: &Draft<T>,
         history: &[Seen],
     ) -> Result<Claim> {
         let attempt = draft.lease.attempt;
         // No lease stands above the first one of a task that is still there: decision 12.
         let after = (attempt > 1).then_some(attempt);
-        let stored = self.tree.read_task(&slot, after, &self.record_paths(key)).await;
+        let stored = self.tree.read_task(&task_dir, after, &self.record_paths(key)).await;
         let judged = match stored {
-            Ok(stored) => self.accept(key, &slot, draft, history, stored).await,
+            Ok(stored) => self.accept(key, &task_dir, draft, history, stored).await,
             Err(error) => Err(error),
         };
         match judged {
             Ok(Accepted::Yes(payload, meta, until)) => {
-                Ok(self.hold(key, slot, draft, history, (payload, meta, until)))
+                Ok(self.hold(key, task_dir, draft, history, (payload, meta, until)))
             }
             Ok(Accepted::No(claim)) => Ok(claim),
             Err(error) => {
-                if self.withdraw(&slot, &draft.lease).await.is_err() {
+                if self.withdraw(&task_dir, &draft.lease).await.is_err() {
                     let mut strays = lock(&self.strays);
                     if strays.len() < MAX_STRAYS {
-                        strays.push((slot, draft.lease.clone()));
+                        strays.push((task_dir, draft.lease.clone()));
                     }
                 }
                 Err(error)
@@ -282,7 +282,7 @@ impl<T: Tree> Core<T> {
     async fn accept(
         &self,
         key: &TaskKey,
-        slot: &T::Slot,
+        task_dir: &T::TaskDir,
         draft: &Draft<T>,
         history: &[Seen],
         stored: StoredTask,
@@ -291,19 +291,19 @@ impl<T: Tree> Core<T> {
             if stored.finished {
                 if !self.secure_records(key).await? {
                     // Just being forgotten: whatever is there is new, and can be had in a moment.
-                    self.withdraw(slot, &draft.lease).await?;
+                    self.withdraw(task_dir, &draft.lease).await?;
                     return Ok(Accepted::No(Claim::Rest(self.env.monotonic() + FORGETTING)));
                 }
                 // All that there may be left is what we have just created.
-                let own = (slot, vec![draft.lease.attempt]);
+                let own = (task_dir, vec![draft.lease.attempt]);
                 self.tree.discard(vec![own]).await.into_iter().collect::<Result<()>>()?;
             } else if self.strategy.has_partial_files {
                 // Neither a task nor a record: somebody may be about to write it. Whoever comes later
                 // finds our lease, and how old it is.
-                self.withdraw(slot, &draft.lease).await?;
+                self.withdraw(task_dir, &draft.lease).await?;
                 return Ok(Accepted::No(self.being_written()));
             } else {
-                self.clean_slot(key, slot).await?;
+                self.clean_task_dir(key, task_dir).await?;
             }
             return Ok(Accepted::No(Claim::Gone));
         };
@@ -315,28 +315,28 @@ impl<T: Tree> Core<T> {
         let judged_changed = match judge::current(history) {
             None => false,
             Some(judged) => {
-                let again = self.tree.read_lease(slot, judged.attempt).await?;
+                let again = self.tree.read_lease(task_dir, judged.attempt).await?;
                 let version = again.map(|stored| Seen::new(judged.attempt, &stored).version);
                 version != Some(judged.version)
             }
         };
         if stored.superseded || judged_changed {
-            self.withdraw(slot, &draft.lease).await?;
+            self.withdraw(task_dir, &draft.lease).await?;
             return Ok(Accepted::No(Claim::Held(self.env.monotonic() + self.settings.lease)));
         }
         let (payload, meta) = match format::decode_task(&task.bytes, key) {
             Ok(task) => task,
             Err(_) if self.is_being_written(&task).await? => {
-                self.withdraw(slot, &draft.lease).await?;
+                self.withdraw(task_dir, &draft.lease).await?;
                 return Ok(Accepted::No(self.being_written()));
             }
             Err(error) => {
-                self.set_aside(key, slot, &task, &draft.lease, history, &error).await?;
+                self.set_aside(key, task_dir, &task, &draft.lease, history, &error).await?;
                 return Ok(Accepted::No(Claim::Gone));
             }
         };
         if let Some(until) = self.too_early(&meta, &draft.lease).await? {
-            return Ok(Accepted::No(self.release_until(slot, &draft.lease, until).await?));
+            return Ok(Accepted::No(self.release_until(task_dir, &draft.lease, until).await?));
         }
         if let Some(reason) = self.exhausted(&meta, history) {
             let record = Record {
@@ -344,7 +344,7 @@ impl<T: Tree> Core<T> {
                 ..self.record_of(Outcome::Failed, payload, meta, &draft.lease, history).await?
             };
             self.commit_one(key, &record).await?;
-            self.clean_slot(key, slot).await?;
+            self.clean_task_dir(key, task_dir).await?;
             return Ok(Accepted::No(Claim::Gone));
         }
         Ok(Accepted::Yes(payload, meta, until))
@@ -367,7 +367,7 @@ impl<T: Tree> Core<T> {
     fn hold(
         &self,
         key: &TaskKey,
-        slot: T::Slot,
+        task_dir: T::TaskDir,
         draft: &Draft<T>,
         history: &[Seen],
         (payload, meta, until): (Payload, TaskMeta, Duration),
@@ -388,16 +388,17 @@ impl<T: Tree> Core<T> {
         let lease = draft.lease.clone();
         let holding = Holding { lease, until, payload, meta, history: history.to_vec() };
         let length = Duration::try_from(holding.lease.length()).unwrap_or(Duration::ZERO);
-        let held = Held::new(slot, holding, self.margin(length));
+        let held = Held::new(task_dir, holding, self.margin(length));
         lock(&self.held).insert(receipt, Arc::new(held));
         Claim::Won(Box::new(delivery))
     }
 
     /// Takes a claim back that should not have been made.
-    pub(super) async fn withdraw(&self, slot: &T::Slot, lease: &Lease) -> Result<()> {
+    pub(super) async fn withdraw(&self, task_dir: &T::TaskDir, lease: &Lease) -> Result<()> {
         let mut lease = lease.clone();
         lease.state = Some(LeaseState::Withdrawn);
-        match self.tree.replace_lease(slot, lease.attempt, &format::encode_lease(&lease)).await {
+        match self.tree.replace_lease(task_dir, lease.attempt, &format::encode_lease(&lease)).await
+        {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             answer => answer,
         }
@@ -414,14 +415,14 @@ impl<T: Tree> Core<T> {
     /// Gives a task back that was claimed before its time.
     async fn release_until(
         &self,
-        slot: &T::Slot,
+        task_dir: &T::TaskDir,
         lease: &Lease,
         until: Timestamp,
     ) -> Result<Claim> {
         let mut lease = lease.clone();
         lease.state = Some(LeaseState::Released);
         lease.not_before = Some(until);
-        self.tree.replace_lease(slot, lease.attempt, &format::encode_lease(&lease)).await?;
+        self.tree.replace_lease(task_dir, lease.attempt, &format::encode_lease(&lease)).await?;
         let when = (self.now().await?, self.env.monotonic());
         Ok(Claim::Rest(self.monotonic_at(until, when)))
     }
@@ -446,7 +447,7 @@ impl<T: Tree> Core<T> {
     async fn set_aside(
         &self,
         key: &TaskKey,
-        slot: &T::Slot,
+        task_dir: &T::TaskDir,
         task: &Stored,
         lease: &Lease,
         history: &[Seen],
@@ -468,7 +469,7 @@ impl<T: Tree> Core<T> {
             )));
         }
         self.commit_one(key, &record).await?;
-        self.clean_slot(key, slot).await
+        self.clean_task_dir(key, task_dir).await
     }
 }
 

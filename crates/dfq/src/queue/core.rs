@@ -78,7 +78,7 @@ pub(super) struct Core<T: Tree> {
     /// The files of floors of each shard, as they were when it last changed.
     pub(super) floors: Mutex<HashMap<Shard, Listed>>,
     /// Leases that this process has created and could not withdraw.
-    pub(super) strays: Mutex<Vec<(T::Slot, Lease)>>,
+    pub(super) strays: Mutex<Vec<(T::TaskDir, Lease)>>,
     /// The mark of `cancel` and `unlock` as it was when holders last looked, once they have.
     pub(super) recall: Mutex<Option<Option<u64>>>,
 }

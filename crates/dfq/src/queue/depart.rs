@@ -97,8 +97,8 @@ impl<T: Tree> Core<T> {
     }
 
     async fn is_being_moved(&self, key: &TaskKey) -> Result<bool> {
-        let Some(slot) = self.tree.open(&self.task_dir(key)).await? else { return Ok(false) };
-        let history = self.history(&slot).await?;
+        let Some(task_dir) = self.tree.open(&self.task_dir(key)).await? else { return Ok(false) };
+        let history = self.history(&task_dir).await?;
         let current = judge::current(&history).and_then(|seen| seen.lease.as_ref());
         Ok(current.is_some_and(|lease| lease.moving))
     }

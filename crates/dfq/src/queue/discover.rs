@@ -279,7 +279,7 @@ impl<T: Tree> Core<T> {
                 let mut shards = Vec::new();
                 let mut cursor = None;
                 loop {
-                    let page = self.tree.list(layout::PENDING, cursor, PAGE).await?;
+                    let page = self.tree.list_folder(layout::PENDING, cursor, PAGE).await?;
                     for entry in page.entries {
                         match (Shard::parse(&entry.name), entry.kind) {
                             (Some(shard), EntryKind::Folder) => shards.push(shard),
@@ -337,7 +337,7 @@ impl<T: Tree> Core<T> {
                 },
             };
             let dir = self.names().shard_dir(layout::PENDING, listing.shard);
-            match self.tree.list(&dir, listing.next.take(), PAGE).await {
+            match self.tree.list_folder(&dir, listing.next.take(), PAGE).await {
                 Ok(page) => {
                     if listing.is_empty(&page) {
                         // It may have been large once, and slow to list ever since.

@@ -193,7 +193,7 @@ impl<T: Tree> Core<T> {
         records: &[(String, Vec<u8>)],
     ) -> Answers<Created> {
         if self.tree.properties().blocking {
-            return self.tree.commit(records, self.durable()).await;
+            return self.tree.create_all(records, self.durable()).await;
         }
         let one = |(finishing, record)| self.commit_one_owned(finishing, record);
         self.each(batch.iter().zip(records).map(one).collect()).await
@@ -205,7 +205,8 @@ impl<T: Tree> Core<T> {
         record: &(String, Vec<u8>),
     ) -> Result<Created> {
         let commit = async {
-            let mut answers = self.tree.commit(std::slice::from_ref(record), self.durable()).await;
+            let mut answers =
+                self.tree.create_all(std::slice::from_ref(record), self.durable()).await;
             answers.pop().unwrap_or(Ok(Created::Exists))
         };
         self.while_owned(&finishing.held, commit).await
@@ -237,8 +238,8 @@ impl<T: Tree> Core<T> {
             let attempts = finishing.record.attempts.iter().rev();
             attempts.map(|attempt| attempt.attempt).collect::<Vec<u32>>()
         };
-        let slots = done.iter().map(|finishing| &finishing.held.slot);
-        let cleaned = self.tree.discard(slots.zip(done.iter().map(remains)).collect()).await;
+        let task_dirs = done.iter().map(|finishing| &finishing.held.task_dir);
+        let cleaned = self.tree.discard(task_dirs.zip(done.iter().map(remains)).collect()).await;
         for (finishing, cleaned) in done.iter().zip(cleaned) {
             if let Err(error) = cleaned {
                 let key = finishing.receipt.key();
@@ -285,7 +286,7 @@ impl<T: Tree> Core<T> {
     /// Creates one record; that there is one already is fine.
     pub(super) async fn commit_one(&self, key: &TaskKey, record: &Record) -> Result<Created> {
         let file = (self.record_path(record.outcome, key), format::encode_record(record));
-        let mut answers = self.tree.commit(&[file], self.durable()).await;
+        let mut answers = self.tree.create_all(&[file], self.durable()).await;
         answers.pop().unwrap_or(Ok(Created::Exists))
     }
 
@@ -387,7 +388,7 @@ impl<T: Tree> Core<T> {
 
     /// Whether our own file says already that the task was given back in this way, and why.
     async fn says(&self, held: &Held<T>, lease: &Lease) -> Result<bool> {
-        let stored = self.tree.read_lease(&held.slot, lease.attempt).await?;
+        let stored = self.tree.read_lease(&held.task_dir, lease.attempt).await?;
         let there = stored.and_then(|stored| format::decode_lease(&stored.bytes, lease.attempt));
         Ok(there.is_some_and(|there| {
             there.state.is_some()

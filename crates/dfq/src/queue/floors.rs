@@ -166,17 +166,18 @@ impl<T: Tree> Core<T> {
     async fn find_floor(&self, path: &str, id: &TaskId) -> Result<Option<Floor>> {
         let gone = || Error::not_found(format!("'{path}' has gone"));
         let part = async |from: u64, length: usize| {
-            self.tree.read_part(path, from, length).await?.ok_or_else(gone)
+            let range = from..from.saturating_add(length as u64);
+            self.tree.get(path, Some(range)).await?.ok_or_else(gone)
         };
         // A short file takes one look.
         let mut read = part(0, SHORT_STRETCH as usize + LONGEST_FLOOR).await?;
-        let (mut low, mut high) = (0, read.size);
+        let (mut low, mut high) = (0, read.head.size);
         loop {
             let middle = low + (high - low) / 2;
             let is_short = high - low <= SHORT_STRETCH;
             if !is_short {
                 read = part(middle, 2 * LONGEST_FLOOR).await?;
-            } else if low > 0 || high < read.size {
+            } else if low > 0 || high < read.head.size {
                 read = part(low, SHORT_STRETCH as usize + LONGEST_FLOOR).await?;
             }
             // The first line is whole only where the stretch begins.
@@ -191,7 +192,7 @@ impl<T: Tree> Core<T> {
                 Some(floor) if floor.id.as_str() < id.as_str() => low = middle,
                 Some(_) => high = middle,
                 // Behind the last line; or garbage, of which nothing can be said.
-                None if read.size.saturating_sub(middle) <= 2 * LONGEST_FLOOR as u64 => {
+                None if read.head.size.saturating_sub(middle) <= 2 * LONGEST_FLOOR as u64 => {
                     high = middle;
                 }
                 None => return Err(Error::damaged(format!("'{path}' is not a file of floors"))),
@@ -221,7 +222,11 @@ impl<T: Tree> Core<T> {
         let name = layout::floor_name(&self.env.nonce());
         let path = self.names().floor_path(shard, &name);
         let file = (path, format::encode_floors(floors.values()));
-        self.tree.commit(&[file], self.durable()).await.into_iter().try_for_each(|it| it.map(drop))
+        self.tree
+            .create_all(&[file], self.durable())
+            .await
+            .into_iter()
+            .try_for_each(|it| it.map(drop))
     }
 
     /// Files of floors that are not in order, and what is the matter with each.
@@ -257,7 +262,7 @@ impl<T: Tree> Core<T> {
         let mut old = Vec::new();
         for name in names {
             let path = self.names().floor_path(shard, &name);
-            let size = self.tree.read_part(&path, 0, 1).await?.map(|part| part.size);
+            let size = self.tree.head(&path).await?.map(|head| head.size);
             if size.is_none_or(|size| size > LARGE_FILE) {
                 continue;
             }
@@ -287,7 +292,7 @@ impl<T: Tree> Core<T> {
         }
         self.write_floors(shard, floors).await?;
         for path in merged {
-            self.tree.remove(&path).await?;
+            self.tree.remove_file(&path).await?;
         }
         Ok(())
     }

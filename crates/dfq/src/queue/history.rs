@@ -18,22 +18,26 @@ use crate::store::Tree;
 impl<T: Tree> Core<T> {
     /// The leases of a task whose first exists already. Where looks cost, the first alone: somebody
     /// has just created it.
-    pub(super) async fn history_after_collision(&self, slot: &T::Slot) -> Result<Vec<Seen>> {
+    pub(super) async fn history_after_collision(&self, task_dir: &T::TaskDir) -> Result<Vec<Seen>> {
         match self.strategy.looks.all_leases_after_a_collision {
-            true => self.history(slot).await,
-            false => self.history_of(slot, &[1]).await,
+            true => self.history(task_dir).await,
+            false => self.history_of(task_dir, &[1]).await,
         }
     }
 
     /// Every lease file of a task, ascending.
-    pub(super) async fn history(&self, slot: &T::Slot) -> Result<Vec<Seen>> {
-        self.history_of(slot, &self.tree.leases(slot).await?).await
+    pub(super) async fn history(&self, task_dir: &T::TaskDir) -> Result<Vec<Seen>> {
+        self.history_of(task_dir, &self.tree.leases(task_dir).await?).await
     }
 
     /// The lease files of these attempts, ascending, as far as they are there.
-    pub(super) async fn history_of(&self, slot: &T::Slot, attempts: &[u32]) -> Result<Vec<Seen>> {
+    pub(super) async fn history_of(
+        &self,
+        task_dir: &T::TaskDir,
+        attempts: &[u32],
+    ) -> Result<Vec<Seen>> {
         let read = |attempt: u32| async move {
-            let stored = self.tree.read_lease(slot, attempt).await?;
+            let stored = self.tree.read_lease(task_dir, attempt).await?;
             Ok(stored.map(|stored| Seen::new(attempt, &stored)))
         };
         let reading = attempts.iter().copied().map(read).collect();

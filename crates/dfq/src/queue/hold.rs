@@ -26,7 +26,7 @@ const MOST_BY_NAME: u32 = 64;
 
 /// A task that this process holds.
 pub(super) struct Held<T: Tree> {
-    pub(super) slot: T::Slot,
+    pub(super) task_dir: T::TaskDir,
     /// Locked while a verb changes it. An ack looks at it, lets heartbeats go on while its record is being
     /// written, and waits for the last of them before it cleans up.
     pub(super) holding: tokio::sync::Mutex<Holding>,
@@ -46,9 +46,9 @@ pub(super) struct Holding {
 }
 
 impl<T: Tree> Held<T> {
-    pub(super) fn new(slot: T::Slot, holding: Holding, margin: Duration) -> Self {
+    pub(super) fn new(task_dir: T::TaskDir, holding: Holding, margin: Duration) -> Self {
         let end = Mutex::new(holding.until + margin);
-        Self { slot, holding: tokio::sync::Mutex::new(holding), end }
+        Self { task_dir, holding: tokio::sync::Mutex::new(holding), end }
     }
 }
 
@@ -88,7 +88,7 @@ impl<T: Tree> Core<T> {
             // There is no room for a new file. The old one, made young, says as much: a lease holds for its
             // length from when it was last written.
             Err(error) if error.kind() == ErrorKind::Full => {
-                self.tree.touch_lease(&held.slot, receipt.attempt).await.map_err(|_| error)?;
+                self.tree.touch_lease(&held.task_dir, receipt.attempt).await.map_err(|_| error)?;
             }
             answer => answer?,
         }
@@ -124,12 +124,12 @@ impl<T: Tree> Core<T> {
 
     async fn adopt(&self, receipt: &Receipt) -> Result<Arc<Held<T>>> {
         let key = receipt.key();
-        let Some(slot) = self.tree.open(&self.task_dir(key)).await? else {
+        let Some(task_dir) = self.tree.open(&self.task_dir(key)).await? else {
             return Err(self.lost(receipt, "it is gone").await?);
         };
         let before = self.env.monotonic();
         let now = self.tree.now().await?;
-        let history = self.history_until(&slot, receipt.attempt).await?;
+        let history = self.history_until(&task_dir, receipt.attempt).await?;
         let own = history.iter().position(|seen| seen.attempt == receipt.attempt);
         let own = own.filter(|at| {
             let lease = history[*at].lease.as_ref();
@@ -142,7 +142,7 @@ impl<T: Tree> Core<T> {
             return Err(Error::claim_lost(format!("task '{key}' was given back already")));
         };
         let stored =
-            self.tree.read_task(&slot, Some(receipt.attempt), &self.record_paths(key)).await?;
+            self.tree.read_task(&task_dir, Some(receipt.attempt), &self.record_paths(key)).await?;
         let Some(task) = stored.task.filter(|_| !stored.finished) else {
             return Err(self.lost(receipt, "it is gone").await?);
         };
@@ -158,7 +158,7 @@ impl<T: Tree> Core<T> {
             meta,
             history: history[..own].to_vec(),
         };
-        let held = Arc::new(Held::new(slot, holding, self.margin(length)));
+        let held = Arc::new(Held::new(task_dir, holding, self.margin(length)));
         let mut all = lock(&self.held);
         Ok(Arc::clone(all.entry(receipt.clone()).or_insert(held)))
     }
@@ -173,7 +173,7 @@ impl<T: Tree> Core<T> {
 
     /// Ours by our own file: another process with the same receipt has not given the task back.
     pub(super) async fn check_own_file(&self, held: &Held<T>, receipt: &Receipt) -> Result<()> {
-        match self.tree.read_lease(&held.slot, receipt.attempt).await? {
+        match self.tree.read_lease(&held.task_dir, receipt.attempt).await? {
             Some(stored) if is_ours(&stored.bytes, receipt) => Ok(()),
             _ => Err(self.lost(receipt, "it was given back or taken away").await?),
         }
@@ -181,7 +181,7 @@ impl<T: Tree> Core<T> {
 
     /// Ours by the tree: the task is there, and nobody has claimed it after us.
     pub(super) async fn check_unchallenged(&self, held: &Held<T>, receipt: &Receipt) -> Result<()> {
-        let probe = self.tree.probe(&held.slot, receipt.attempt);
+        let probe = self.tree.probe(&held.task_dir, receipt.attempt);
         // What has finished may still be there, where its remains are removed together with others.
         let finished = async {
             let looks = self.strategy.looks.for_records_when_renewing;
@@ -208,17 +208,17 @@ impl<T: Tree> Core<T> {
 
     /// The leases of a task up to this attempt. A listing may be behind; but the attempts of a task
     /// have no gaps, so it takes none.
-    async fn history_until(&self, slot: &T::Slot, attempt: u32) -> Result<Vec<Seen>> {
+    async fn history_until(&self, task_dir: &T::TaskDir, attempt: u32) -> Result<Vec<Seen>> {
         if attempt > MOST_BY_NAME {
-            return self.history(slot).await;
+            return self.history(task_dir).await;
         }
-        self.history_of(slot, &(1..=attempt).collect::<Vec<_>>()).await
+        self.history_of(task_dir, &(1..=attempt).collect::<Vec<_>>()).await
     }
 
     /// The first lease above this attempt that was not withdrawn.
     async fn challenger(&self, held: &Held<T>, attempt: u32) -> Result<Option<Seen>> {
         for later in attempt.saturating_add(1).. {
-            let Some(stored) = self.tree.read_lease(&held.slot, later).await? else { break };
+            let Some(stored) = self.tree.read_lease(&held.task_dir, later).await? else { break };
             let seen = Seen::new(later, &stored);
             if seen.state() != Some(LeaseState::Withdrawn) {
                 return Ok(Some(seen));
@@ -263,10 +263,10 @@ impl<T: Tree> Core<T> {
         lease: &Lease,
     ) -> Result<()> {
         let bytes = format::encode_lease(lease);
-        match self.tree.replace_lease(&held.slot, receipt.attempt, &bytes).await {
+        match self.tree.replace_lease(&held.task_dir, receipt.attempt, &bytes).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 // Gone; or written all the same, and the answer was lost.
-                match self.tree.read_lease(&held.slot, receipt.attempt).await? {
+                match self.tree.read_lease(&held.task_dir, receipt.attempt).await? {
                     Some(stored) if stored.bytes == bytes => Ok(()),
                     _ => Err(self.lost(receipt, "it is gone").await?),
                 }

@@ -99,10 +99,10 @@ impl<T: Tree> Core<T> {
     }
 
     async fn look_at_pending(&self, key: &TaskKey) -> Result<Option<TaskView>> {
-        let Some(slot) = self.tree.open(&self.task_dir(key)).await? else { return Ok(None) };
-        let stored = self.tree.read_task(&slot, None, &self.record_paths(key)).await?;
+        let Some(task_dir) = self.tree.open(&self.task_dir(key)).await? else { return Ok(None) };
+        let stored = self.tree.read_task(&task_dir, None, &self.record_paths(key)).await?;
         let Some(task) = stored.task.filter(|_| !stored.finished) else { return Ok(None) };
-        let history = self.history(&slot).await?;
+        let history = self.history(&task_dir).await?;
         let now = Now {
             store: self.now_for_onlookers().await,
             steady: true,

@@ -126,25 +126,25 @@ impl<T: Tree> Core<T> {
     /// Removes what is left of a task that has a record, or has lost its file.
     pub(super) async fn clean_finished(&self, key: &TaskKey) -> Result<()> {
         match self.tree.open(&self.task_dir(key)).await? {
-            Some(slot) => self.clean_slot(key, &slot).await,
+            Some(task_dir) => self.clean_task_dir(key, &task_dir).await,
             None => Ok(()),
         }
     }
 
     /// The same for a folder that is open. The look is at this very folder: one that has no task now
     /// never will, whatever its name comes to stand for.
-    pub(super) async fn clean_slot(&self, key: &TaskKey, slot: &T::Slot) -> Result<()> {
-        // Where a slot is only a name, a new task may come to it: what was there before the look is all
+    pub(super) async fn clean_task_dir(&self, key: &TaskKey, task_dir: &T::TaskDir) -> Result<()> {
+        // Where a task_dir is only a name, a new task may come to it: what was there before the look is all
         // that may go.
         let is_name = !self.strategy.has_folders;
-        let leases = if is_name { self.tree.leases(slot).await? } else { Vec::new() };
-        let stored = self.tree.read_task(slot, None, &self.record_paths(key)).await?;
+        let leases = if is_name { self.tree.leases(task_dir).await? } else { Vec::new() };
+        let stored = self.tree.read_task(task_dir, None, &self.record_paths(key)).await?;
         let nothing_left = is_name && leases.is_empty() && stored.task.is_none();
         if nothing_left || (stored.finished && !self.secure_records(key).await?) {
             return Ok(());
         }
         if stored.finished || stored.task.is_none() {
-            self.tree.clean(slot, stored.finished, &leases).await?;
+            self.tree.clean(task_dir, stored.finished, &leases).await?;
         }
         Ok(())
     }

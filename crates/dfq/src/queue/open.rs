@@ -14,7 +14,7 @@ pub(super) async fn resolve_settings<T: Tree>(tree: &T, options: &OpenOptions) -
     if let Some(stored) = tree.read(layout::SETTINGS).await? {
         return format::decode_settings(&stored.bytes).map_err(|e| e.context(address));
     }
-    let root = tree.list(".", None, 64).await?.entries;
+    let root = tree.list_folder(".", None, 64).await?.entries;
     let pending = root.iter().any(|e| e.name == layout::PENDING && e.kind == EntryKind::Folder);
     if pending {
         let layout = recognise_layout(tree).await?;
@@ -59,12 +59,12 @@ pub(super) async fn resolve_settings<T: Tree>(tree: &T, options: &OpenOptions) -
 /// The layout of a tree that does not say: flat, as the seeds', unless what lies under `pending/` are
 /// shards with tasks in them.
 async fn recognise_layout<T: Tree>(tree: &T) -> Result<Layout> {
-    for entry in tree.list(layout::PENDING, None, 16).await?.entries {
+    for entry in tree.list_folder(layout::PENDING, None, 16).await?.entries {
         if entry.kind != EntryKind::Folder || Shard::parse(&entry.name).is_none() {
             return Ok(Layout::Flat);
         }
         let folder = layout::below(layout::PENDING, &entry.name);
-        let inside = tree.list(&folder, None, 16).await?.entries;
+        let inside = tree.list_folder(&folder, None, 16).await?.entries;
         if inside.iter().any(|e| e.name == layout::TASK) {
             return Ok(Layout::Flat);
         }

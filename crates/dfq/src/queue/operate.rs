@@ -104,8 +104,8 @@ impl<T: Tree> Core<T> {
         dir: &str,
         reason: &str,
     ) -> Result<Option<Result<Cancelled>>> {
-        let Some(slot) = self.tree.open(dir).await? else { return Ok(None) };
-        let stored = self.tree.read_task(&slot, None, &self.record_paths(key)).await?;
+        let Some(task_dir) = self.tree.open(dir).await? else { return Ok(None) };
+        let stored = self.tree.read_task(&task_dir, None, &self.record_paths(key)).await?;
         let Some(task) = stored.task else { return Ok(None) };
         let decoded = format::decode_task(&task.bytes, key);
         let damaged = decoded.is_err().then_some(task.bytes);
@@ -113,7 +113,7 @@ impl<T: Tree> Core<T> {
             Ok((payload, meta)) => (Some(payload), meta),
             Err(_) => (None, format::bare_meta(key)),
         };
-        let history = self.history(&slot).await?;
+        let history = self.history(&task_dir).await?;
         let holder = judge::current(&history).filter(|current| current.state().is_none());
         let held_by = holder.map(|holder| holder.worker_id().to_owned());
         let record = Record {
@@ -137,7 +137,7 @@ impl<T: Tree> Core<T> {
         if !self.secure_records(key).await? {
             return Ok(None); // a purge has forgotten it
         }
-        self.tree.clean(&slot, true, &[]).await?;
+        self.tree.clean(&task_dir, true, &[]).await?;
         Ok(Some(match there {
             Some(there) if there.lease_id != record.lease_id => {
                 Err(self.already_over(key, there.outcome))
@@ -162,7 +162,7 @@ impl<T: Tree> Core<T> {
     pub(super) async fn each_entry(&self, dir: &str, mut visit: impl FnMut(&Entry)) -> Result<()> {
         let mut cursor = None;
         loop {
-            let page = self.tree.list(dir, cursor, 4096).await?;
+            let page = self.tree.list_folder(dir, cursor, 4096).await?;
             page.entries.iter().for_each(&mut visit);
             cursor = page.next;
             if cursor.is_none() {
@@ -180,12 +180,12 @@ impl<T: Tree> Core<T> {
     async fn unlock_one(&self, id: &TaskId) -> Result<Unlocked> {
         let (key, _) = self.current_key(id).await?;
         let missing = || Error::not_found(format!("task '{id}' is not pending"));
-        let slot = self.tree.open(&self.task_dir(&key)).await?.ok_or_else(missing)?;
-        let stored = self.tree.read_task(&slot, None, &self.record_paths(&key)).await?;
+        let task_dir = self.tree.open(&self.task_dir(&key)).await?.ok_or_else(missing)?;
+        let stored = self.tree.read_task(&task_dir, None, &self.record_paths(&key)).await?;
         if stored.task.is_none() || stored.finished {
             return Err(missing());
         }
-        let history = self.history(&slot).await?;
+        let history = self.history(&task_dir).await?;
         let (Some(top), Some(current)) = (history.last(), judge::current(&history)) else {
             return Ok(Unlocked::WasFree);
         };
@@ -209,8 +209,8 @@ impl<T: Tree> Core<T> {
             moving: false,
         };
         let prepared = self.tree.prepare_lease(&format::encode_lease(&lease)).await?;
-        let created = self.tree.create_lease(&slot, lease.attempt, &prepared).await?;
-        let there = self.tree.read_lease(&slot, lease.attempt).await?;
+        let created = self.tree.create_lease(&task_dir, lease.attempt, &prepared).await?;
+        let there = self.tree.read_lease(&task_dir, lease.attempt).await?;
         let there = there.and_then(|stored| format::decode_lease(&stored.bytes, lease.attempt));
         let ours = there.is_some_and(|there| there.lease_id == lease.lease_id);
         if created == Created::Exists && !ours {
@@ -233,7 +233,7 @@ impl<T: Tree> Core<T> {
     }
 
     pub(super) async fn resume(&self) -> Result<()> {
-        self.tree.remove(layout::PAUSED).await?;
+        self.tree.remove_file(layout::PAUSED).await?;
         self.note(Note::Root);
         self.tree.ring().await;
         Ok(())

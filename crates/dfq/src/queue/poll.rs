@@ -209,7 +209,7 @@ impl<T: Tree> Core<T> {
                     ErrorKind::Unavailable,
                     "the disk is slow, so tasks were given back before their leases ran out",
                 )),
-                Some(held) => self.tree.secure_leases(&held.slot).await,
+                Some(held) => self.tree.secure_leases(&held.task_dir).await,
                 None => Ok(()),
             };
             match answer {
@@ -226,9 +226,9 @@ impl<T: Tree> Core<T> {
     /// Takes back what could not be taken back before, such as for want of open files.
     pub(super) async fn withdraw_strays(&self) {
         let strays = std::mem::take(&mut *lock(&self.strays));
-        for (slot, lease) in strays {
-            if self.withdraw(&slot, &lease).await.is_err() {
-                lock(&self.strays).push((slot, lease));
+        for (task_dir, lease) in strays {
+            if self.withdraw(&task_dir, &lease).await.is_err() {
+                lock(&self.strays).push((task_dir, lease));
             }
         }
     }

@@ -85,7 +85,7 @@ impl<T: Tree> Core<T> {
             let dir = self.names().shard_dir(place, shard);
             let mut cursor = None;
             loop {
-                let page = self.tree.list(&dir, cursor, TOGETHER).await?;
+                let page = self.tree.list_folder(&dir, cursor, TOGETHER).await?;
                 let files = page.entries.iter().filter(|entry| entry.kind == EntryKind::File);
                 let key = |entry: &Entry| self.names().parse_record_name(shard, &entry.name);
                 let old = self.old_records(files.filter_map(key), purge.outcome, age).await?;
@@ -211,7 +211,7 @@ impl<T: Tree> Core<T> {
             }
             removed += records.len() as u64;
             for outcome in records {
-                self.tree.remove(&self.record_path(outcome, &life)).await?;
+                self.tree.remove_file(&self.record_path(outcome, &life)).await?;
             }
         }
         Ok(removed)
@@ -374,13 +374,13 @@ impl<T: Tree> Core<T> {
                 match kind {
                     EntryKind::Folder if path.matches('/').count() < DEEPEST => folders.push(path),
                     EntryKind::Folder => {}
-                    _ => self.tree.remove(&path).await?,
+                    _ => self.tree.remove_file(&path).await?,
                 }
             }
         }
         for folder in folders.into_iter().skip(1).rev() {
-            if let Some(slot) = self.tree.open(&folder).await? {
-                self.tree.clean(&slot, false, &[]).await?;
+            if let Some(task_dir) = self.tree.open(&folder).await? {
+                self.tree.clean(&task_dir, false, &[]).await?;
             }
         }
         Ok(())
@@ -409,7 +409,7 @@ impl<T: Tree> Core<T> {
             removed += 1;
             match folder {
                 _ if dry_run => {}
-                None => self.tree.remove(&file).await?,
+                None => self.tree.remove_file(&file).await?,
                 Some(folder) => {
                     // Renamed first: should its pusher wake up after all, it finds nothing to publish.
                     let trash = match folder.ends_with(TRASH) {
@@ -421,8 +421,8 @@ impl<T: Tree> Core<T> {
                         }
                     };
                     self.empty(&trash).await?;
-                    if let Some(slot) = self.tree.open(&trash).await? {
-                        self.tree.clean(&slot, true, &[]).await?;
+                    if let Some(task_dir) = self.tree.open(&trash).await? {
+                        self.tree.clean(&task_dir, true, &[]).await?;
                     }
                 }
             }
@@ -431,7 +431,7 @@ impl<T: Tree> Core<T> {
             if worker.seen_at.is_some_and(|seen| older(seen, SILENT_WORKER_AGE)) {
                 removed += 1;
                 if !dry_run {
-                    self.tree.remove(&layout::worker_path(&worker.worker_id)).await?;
+                    self.tree.remove_file(&layout::worker_path(&worker.worker_id)).await?;
                 }
             }
         }

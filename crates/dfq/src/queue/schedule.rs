@@ -167,7 +167,7 @@ impl<T: Tree> Core<T> {
         let (mut moved, mut pause) = (0, None);
         let mut cursor = None;
         loop {
-            let mut page = self.tree.list(&dir, cursor, 256).await?;
+            let mut page = self.tree.list_folder(&dir, cursor, 256).await?;
             // Whoever else is at it should not be at the same tasks.
             self.env.shuffle(&mut page.entries);
             let moves = page.entries.iter().map(|entry| self.promote_entry(due, entry)).collect();
@@ -206,15 +206,15 @@ impl<T: Tree> Core<T> {
     /// Moves one task; answers whether it has gone from its folder.
     pub(super) async fn promote(&self, due: Due, key: &TaskKey) -> Result<bool> {
         let (from, to) = (layout::scheduled_dir(due, key), self.task_dir(key));
-        let Some(slot) = self.tree.open(&from).await? else { return Ok(true) };
-        let stored = self.tree.read_task(&slot, None, &self.record_paths(key)).await?;
+        let Some(task_dir) = self.tree.open(&from).await? else { return Ok(true) };
+        let stored = self.tree.read_task(&task_dir, None, &self.record_paths(key)).await?;
         let forgotten = self.is_forgotten(key).await?;
         let Some(task) = stored.task.filter(|_| !stored.finished && !forgotten) else {
             // Its life has ended meanwhile, or somebody is removing it.
             if stored.finished && !forgotten && !self.secure_records(key).await? {
                 return Ok(false); // forgotten since: it is looked at again
             }
-            self.tree.clean(&slot, stored.finished || forgotten, &[]).await?;
+            self.tree.clean(&task_dir, stored.finished || forgotten, &[]).await?;
             return self.has_gone(&from).await;
         };
         let mut created = self.tree.promote(&from, &to, self.durable()).await?;
@@ -245,7 +245,7 @@ impl<T: Tree> Core<T> {
     async fn has_gone(&self, from: &str) -> Result<bool> {
         Ok(self.tree.open(from).await?.is_none()
             || (!self.strategy.has_folders
-                && self.tree.list(from, None, 1).await?.entries.is_empty()))
+                && self.tree.list_folder(from, None, 1).await?.entries.is_empty()))
     }
 }
 

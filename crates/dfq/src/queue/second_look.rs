@@ -141,7 +141,7 @@ impl<T: Tree> Core<T> {
             if !self.secure_records(key).await? {
                 return Ok(false);
             }
-            self.tree.remove(&layout::task_file(dir)).await?;
+            self.tree.remove_file(&layout::task_file(dir)).await?;
             return Ok(true);
         }
         // On disk, names that were used up stay so.
@@ -153,7 +153,7 @@ impl<T: Tree> Core<T> {
     /// Removes a task from the folder in which it was published, if it is still there.
     pub(super) async fn remove_published(&self, dir: &str) -> Result<()> {
         match self.tree.open(dir).await? {
-            Some(slot) => self.tree.clean(&slot, true, &[]).await,
+            Some(task_dir) => self.tree.clean(&task_dir, true, &[]).await,
             None => Ok(()),
         }
     }

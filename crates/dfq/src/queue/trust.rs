@@ -80,7 +80,7 @@ pub(super) async fn try_condition<T: Tree>(tree: &T, path: &str, bytes: &[u8]) -
     if properties.provider == FILESYSTEM || tree.create(path, bytes).await? == Created::Exists {
         return Ok(());
     }
-    tree.remove(path).await?;
+    tree.remove_file(path).await?;
     Err(unsafe_store(
         &properties.address,
         &format!("it ignores conditions: it said twice that it had created '{path}'"),

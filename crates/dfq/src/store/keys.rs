@@ -1,10 +1,10 @@
 //! The tree as names and contents, over any [`Objects`]: the task seam of memory and of buckets.
 //!
 //! Invariant: a folder is what its names have in common. There is nothing to open and nothing to make, and a
-//! slot is only a name, so nothing is removed here but what has no other use (decision 19). Nothing relies on
+//! dir is only a name, so nothing is removed here but what has no other use (decision 19). Nothing relies on
 //! more than create-if-absent, reads that see what was written, and listings.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,23 +13,20 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use tokio::sync::Notify;
 
-use super::objects::{Got, List, Listing, Objects, Swap};
+use super::objects::{Got, Head, List, Listing, Objects, ObjectsExt as _, Swap, Version};
 use super::retrying::Retrying;
 use super::rubbish::Rubbish;
+use super::tree::clean_each;
 use super::{
-    Change, Created, Entry, EntryKind, Page, Part, Probe, Properties, REMOVED_WITHIN, Scan,
-    Scanned, Stamp, Stored, StoredTask, Tree, Updated,
+    Created, Entry, EntryKind, Folders, Page, Probe, Properties, REMOVED_WITHIN, Stamp, Stored,
+    StoredTask, Tree,
 };
 use crate::clock::Env;
-use crate::error::{Error, ErrorKind, Result};
-use crate::layout;
-use crate::model::Generation;
+use crate::error::Result;
+use crate::layout::{self, Swapped};
 
 /// Calls under way at a time, for one batch.
 const AT_ONCE: usize = 64;
-
-/// How often a content that others write too is read again before it is written.
-const ROUNDS: u32 = 12;
 
 /// How a store is best used, besides what its [`Properties`] say.
 #[derive(Clone, Copy, Debug)]
@@ -71,10 +68,6 @@ fn folder_of(dir: &str) -> String {
     if dir == "." { String::new() } else { format!("{dir}/") }
 }
 
-fn stored(got: Got) -> Stored {
-    Stored { bytes: got.bytes, modified: got.head.modified }
-}
-
 impl<O: Objects> KeyTree<O> {
     /// The tree in `objects`, whose calls are made again where that may help.
     pub fn over(objects: O, env: Env, manner: Manner) -> Self {
@@ -95,68 +88,78 @@ impl<O: Objects> KeyTree<O> {
         self.shared.env.monotonic().saturating_add(REMOVED_WITHIN)
     }
 
-    async fn create_all(&self, files: Vec<(String, &[u8])>) -> Vec<Result<Created>> {
+    async fn create_each(&self, files: Vec<(String, &[u8])>) -> Vec<Result<Created>> {
         let mut creating = Vec::with_capacity(files.len());
         for (name, bytes) in files {
             creating.push(async move { self.objects().create(&name, bytes).await });
         }
         futures::stream::iter(creating).buffered(AT_ONCE).collect().await
     }
+}
 
-    async fn exists(&self, name: &str) -> Result<bool> {
-        Ok(self.objects().head(name).await?.is_some())
+/// The names and contents below, as they are.
+#[async_trait]
+impl<O: Objects> Objects for KeyTree<O> {
+    fn properties(&self) -> &Properties {
+        self.objects().properties()
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.objects().now().await
+    }
+
+    async fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Got>> {
+        self.objects().get(name, range).await
+    }
+
+    async fn head(&self, name: &str) -> Result<Option<Head>> {
+        self.objects().head(name).await
+    }
+
+    async fn create(&self, name: &str, bytes: &[u8]) -> Result<Created> {
+        self.objects().create(name, bytes).await
+    }
+
+    async fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.objects().put(name, bytes).await
+    }
+
+    async fn remove(&self, names: &[String], until: Duration) -> Result<()> {
+        self.objects().remove(names, until).await
+    }
+
+    fn list(&self, what: List) -> Box<dyn Listing> {
+        self.objects().list(what)
+    }
+
+    async fn load(&self, name: &Swapped) -> Result<Option<Got>> {
+        self.objects().load(name).await
+    }
+
+    async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {
+        self.objects().swap(name, expected, bytes).await
     }
 }
 
 #[async_trait]
-impl<O: Objects> Tree for KeyTree<O> {
-    type Slot = String;
-    type PreparedLease = Arc<[u8]>;
+impl<O: Objects> Folders for KeyTree<O> {
     type Cursor = Box<dyn Listing>;
-
-    fn properties(&self) -> &Properties {
-        self.shared.objects.properties()
-    }
 
     fn time_resolution(&self) -> Duration {
         self.shared.manner.time_resolution
     }
 
-    async fn read(&self, path: &str) -> Result<Option<Stored>> {
-        Ok(self.objects().get(path, None).await?.map(stored))
+    async fn exists(&self, path: &str) -> Result<bool> {
+        Ok(self.objects().head(path).await?.is_some())
     }
 
-    async fn read_part(&self, path: &str, from: u64, length: usize) -> Result<Option<Part>> {
-        let range = from..from.saturating_add(length as u64);
-        let got = self.objects().get(path, Some(range)).await?;
-        Ok(got.map(|got| Part { bytes: got.bytes, size: got.head.size }))
-    }
-
-    async fn create(&self, path: &str, bytes: &[u8]) -> Result<Created> {
-        self.objects().create(path, bytes).await
+    async fn create_all(&self, files: &[(String, Vec<u8>)], _: bool) -> Vec<Result<Created>> {
+        self.create_each(files.iter().map(|(path, bytes)| (path.clone(), &bytes[..])).collect())
+            .await
     }
 
     async fn replace(&self, path: &str, bytes: &[u8]) -> Result<()> {
         self.objects().put(path, bytes).await
-    }
-
-    async fn update(&self, path: &str, change: &Change<'_>) -> Result<Updated> {
-        let name = layout::record_that_a_purge_swaps(path);
-        for _ in 0..ROUNDS {
-            let Some(got) = self.objects().load(&name).await? else {
-                return Ok(Updated::Missing);
-            };
-            let version = got.head.version.clone();
-            let seen = stored(got);
-            let Some(bytes) = change(&seen) else { return Ok(Updated::Left(seen)) };
-            match self.objects().swap(&name, Some(&version), &bytes).await? {
-                Swap::Written(_) => return Ok(Updated::Written(bytes)),
-                Swap::Lost => {}
-            }
-        }
-        let address = &self.properties().address;
-        let message = format!("'{path}' in {address} does not stay as it is");
-        Err(Error::new(ErrorKind::Unavailable, message))
     }
 
     async fn remove_if_unchanged(
@@ -186,11 +189,11 @@ impl<O: Objects> Tree for KeyTree<O> {
         }
     }
 
-    async fn remove(&self, path: &str) -> Result<()> {
+    async fn remove_file(&self, path: &str) -> Result<()> {
         self.objects().remove(&[path.to_owned()], self.removal_deadline()).await
     }
 
-    async fn list(
+    async fn list_folder(
         &self,
         dir: &str,
         from: Option<Self::Cursor>,
@@ -213,48 +216,6 @@ impl<O: Objects> Tree for KeyTree<O> {
         Ok(Page { entries, next: (!part.end).then_some(listing) })
     }
 
-    async fn scan(&self, dir: &str, after: Option<&str>, limit: usize) -> Result<Scan> {
-        let prefix = format!("{dir}/");
-        let after = after.map(|after| format!("{prefix}{after}"));
-        let what = List::Below { prefix: prefix.clone(), after };
-        let part = self.objects().list(what).next(limit).await?;
-        let files = part.files.into_iter().filter_map(|file| {
-            let mut version = DefaultHasher::new();
-            file.head.version.hash(&mut version);
-            let path = file.name.strip_prefix(&prefix)?.to_owned();
-            Some(Scanned { path, modified: file.head.modified, version: version.finish() })
-        });
-        Ok(Scan { files: files.collect(), end: part.end })
-    }
-
-    async fn last_life(
-        &self,
-        paths: &(dyn for<'a> Fn(Generation) -> [String; 2] + Sync),
-    ) -> Result<Option<Generation>> {
-        let finished = async |generation: Generation| {
-            let [completed, failed] = paths(generation);
-            let both = futures::join!(self.exists(&completed), self.exists(&failed));
-            Ok::<_, Error>(both.0? || both.1?)
-        };
-        if !finished(1).await? {
-            return Ok(None);
-        }
-        // Lives have no gaps, so the last one can be searched for.
-        let (mut lived, mut beyond) = (1, 2);
-        while finished(beyond).await? {
-            (lived, beyond) = (beyond, beyond.saturating_mul(2));
-        }
-        while beyond - lived > 1 {
-            let middle = lived + (beyond - lived) / 2;
-            if finished(middle).await? { lived = middle } else { beyond = middle }
-        }
-        Ok(Some(lived))
-    }
-
-    async fn now(&self) -> Result<Timestamp> {
-        self.objects().now().await
-    }
-
     async fn stamp(&self, _: &str, _: Timestamp) -> Result<Option<Stamp>> {
         Ok(None)
     }
@@ -267,10 +228,16 @@ impl<O: Objects> Tree for KeyTree<O> {
         self.shared.changed.notify_waiters();
         self.shared.changed.notify_one();
     }
+}
+
+#[async_trait]
+impl<O: Objects> Tree for KeyTree<O> {
+    type TaskDir = String;
+    type PreparedLease = Arc<[u8]>;
 
     async fn publish(&self, tasks: &[(String, Vec<u8>)], _: bool) -> Vec<Result<Created>> {
         let files = tasks.iter().map(|(dir, bytes)| (layout::task_file(dir), &bytes[..])).collect();
-        let answers = self.create_all(files).await;
+        let answers = self.create_each(files).await;
         self.ring().await;
         answers
     }
@@ -288,7 +255,7 @@ impl<O: Objects> Tree for KeyTree<O> {
             }
         }
         if created == Created::New {
-            self.remove(&from).await?;
+            self.remove_file(&from).await?;
         }
         Ok(created)
     }
@@ -303,19 +270,19 @@ impl<O: Objects> Tree for KeyTree<O> {
 
     async fn create_lease(
         &self,
-        slot: &String,
+        dir: &String,
         attempt: u32,
         prepared: &Arc<[u8]>,
     ) -> Result<Created> {
-        self.objects().create(&layout::lease_file(slot, attempt), prepared).await
+        self.objects().create(&layout::lease_file(dir, attempt), prepared).await
     }
 
-    async fn replace_lease(&self, slot: &String, attempt: u32, bytes: &[u8]) -> Result<()> {
-        self.objects().put(&layout::lease_file(slot, attempt), bytes).await
+    async fn replace_lease(&self, dir: &String, attempt: u32, bytes: &[u8]) -> Result<()> {
+        self.objects().put(&layout::lease_file(dir, attempt), bytes).await
     }
 
-    async fn leases(&self, slot: &String) -> Result<Vec<u32>> {
-        let folder = folder_of(slot);
+    async fn leases(&self, dir: &String) -> Result<Vec<u32>> {
+        let folder = folder_of(dir);
         let (mut listing, mut attempts) =
             (self.objects().list(List::folder(folder.as_str())), Vec::new());
         loop {
@@ -330,21 +297,21 @@ impl<O: Objects> Tree for KeyTree<O> {
         Ok(attempts)
     }
 
-    async fn read_lease(&self, slot: &String, attempt: u32) -> Result<Option<Stored>> {
-        self.read(&layout::lease_file(slot, attempt)).await
+    async fn read_lease(&self, dir: &String, attempt: u32) -> Result<Option<Stored>> {
+        self.read(&layout::lease_file(dir, attempt)).await
     }
 
     async fn read_task(
         &self,
-        slot: &String,
+        dir: &String,
         after: Option<u32>,
         records: &[String; 2],
     ) -> Result<StoredTask> {
-        let task = layout::task_file(slot);
+        let task = layout::task_file(dir);
         let next = async {
             match after {
                 Some(attempt) => {
-                    self.exists(&layout::lease_file(slot, attempt.saturating_add(1))).await
+                    self.exists(&layout::lease_file(dir, attempt.saturating_add(1))).await
                 }
                 None => Ok(false),
             }
@@ -358,46 +325,37 @@ impl<O: Objects> Tree for KeyTree<O> {
         Ok(StoredTask { task: task?, superseded: next?, finished: completed? || failed? })
     }
 
-    async fn probe(&self, slot: &String, attempt: u32) -> Result<Probe> {
+    async fn probe(&self, dir: &String, attempt: u32) -> Result<Probe> {
         let (task, next) =
-            (layout::task_file(slot), layout::lease_file(slot, attempt.saturating_add(1)));
+            (layout::task_file(dir), layout::lease_file(dir, attempt.saturating_add(1)));
         let (task, next) = futures::join!(self.exists(&task), self.exists(&next));
         Ok(Probe { task: task?, superseded: next? })
     }
 
-    async fn commit(&self, records: &[(String, Vec<u8>)], _: bool) -> Vec<Result<Created>> {
-        self.create_all(records.iter().map(|(path, bytes)| (path.clone(), &bytes[..])).collect())
-            .await
-    }
-
-    async fn clean(&self, slot: &String, finished: bool, leases: &[u32]) -> Result<()> {
+    async fn clean(&self, dir: &String, finished: bool, leases: &[u32]) -> Result<()> {
         let deadline = self.removal_deadline();
         if finished {
-            self.objects().remove(&[layout::task_file(slot)], deadline).await?;
+            self.objects().remove(&[layout::task_file(dir)], deadline).await?;
         }
         // Only now: leases without a task are garbage, a task without its leases would be done again.
         let attempts = match leases {
-            [] => self.leases(slot).await?,
+            [] => self.leases(dir).await?,
             known => known.to_vec(),
         };
         let names: Vec<String> =
-            attempts.into_iter().map(|attempt| layout::lease_file(slot, attempt)).collect();
+            attempts.into_iter().map(|attempt| layout::lease_file(dir, attempt)).collect();
         self.objects().remove(&names, deadline).await
     }
 
     async fn discard(&self, finished: Vec<(&String, Vec<u32>)>) -> Vec<Result<()>> {
         let Some(rubbish) = &self.shared.rubbish else {
-            let mut answers = Vec::with_capacity(finished.len());
-            for (slot, leases) in finished {
-                answers.push(self.clean(slot, true, &leases).await);
-            }
-            return answers;
+            return clean_each(self, finished).await;
         };
         let count = finished.len();
-        for (slot, leases) in finished {
+        for (dir, leases) in finished {
             let leases =
-                leases.into_iter().map(|attempt| layout::lease_file(slot, attempt)).collect();
-            rubbish.add(layout::task_file(slot), leases);
+                leases.into_iter().map(|attempt| layout::lease_file(dir, attempt)).collect();
+            rubbish.add(layout::task_file(dir), leases);
         }
         rubbish.empty_bin_in_time().await;
         vec![Ok(()); count]

@@ -11,10 +11,11 @@
 //! - *What was written is durable* when the call returns, as far as anything here is.
 //!
 //! An implementation makes each call once. [`Retrying`](super::retrying::Retrying) makes it again where
-//! that may help. The task seam [`Tree`](super::Tree) stands on this one for memory and buckets
-//! ([`KeyTree`](super::keys::KeyTree)). A directory has a `Tree` of its own, because it can do better than keys and
-//! values.
+//! that may help. [`ObjectsExt`] is what any implementation can do besides. The task seam [`Tree`](super::Tree)
+//! stands on this one for memory and buckets ([`KeyTree`](super::keys::KeyTree)). A directory has a `Tree` of its
+//! own, because it can do better than keys and values.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +23,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use super::{Created, Properties};
-use crate::error::Result;
-use crate::layout::Swapped;
+use super::{Change, Created, Properties, Scan, Scanned, Stored, Updated};
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::{self, Swapped};
 
 /// Which of its contents a name has.
 ///
@@ -81,8 +82,8 @@ impl PartialEq for Version {
 
 impl Eq for Version {}
 
-impl std::hash::Hash for Version {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+impl Hash for Version {
+    fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.tag, &self.generation).hash(state);
     }
 }
@@ -270,3 +271,52 @@ impl<O: Objects + ?Sized> Objects for Arc<O> {
         (**self).swap(name, expected, bytes).await
     }
 }
+
+/// How often a content that others write too is read again before it is written.
+const ROUNDS: u32 = 12;
+
+/// What every [`Objects`] can do by its ten methods.
+#[async_trait]
+pub trait ObjectsExt: Objects {
+    /// Reads a content; `None` if there is no such name.
+    async fn read(&self, name: &str) -> Result<Option<Stored>> {
+        Ok(self.get(name, None).await?.map(Stored::from))
+    }
+
+    /// Lists about `limit` names below a folder, at any depth, after the path `after`.
+    async fn scan(&self, dir: &str, after: Option<&str>, limit: usize) -> Result<Scan> {
+        let prefix = format!("{dir}/");
+        let after = after.map(|after| format!("{prefix}{after}"));
+        let part = self.list(List::Below { prefix: prefix.clone(), after }).next(limit).await?;
+        let files = part.files.into_iter().filter_map(|file| {
+            let mut version = DefaultHasher::new();
+            file.head.version.hash(&mut version);
+            let path = file.name.strip_prefix(&prefix)?.to_owned();
+            Some(Scanned { path, modified: file.head.modified, version: version.finish() })
+        });
+        Ok(Scan { files: files.collect(), end: part.end })
+    }
+
+    /// Writes a terminal record that is still as it was read, and if it is not reads it again. `change` says what
+    /// becomes of it, with a nonce in it so that nobody takes it for anything else, or that it is left
+    /// alone. A store that cannot keep the condition answers `Unsupported` and writes nothing. Only where
+    /// [`Properties::remote`] says so: a directory keeps what is swapped elsewhere.
+    async fn update(&self, path: &str, change: &Change<'_>) -> Result<Updated> {
+        let name = layout::record_that_a_purge_swaps(path);
+        for _ in 0..ROUNDS {
+            let Some(got) = self.load(&name).await? else { return Ok(Updated::Missing) };
+            let version = got.head.version.clone();
+            let seen = Stored::from(got);
+            let Some(bytes) = change(&seen) else { return Ok(Updated::Left(seen)) };
+            match self.swap(&name, Some(&version), &bytes).await? {
+                Swap::Written(_) => return Ok(Updated::Written(bytes)),
+                Swap::Lost => {}
+            }
+        }
+        let address = &self.properties().address;
+        let message = format!("'{path}' in {address} does not stay as it is");
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+}
+
+impl<O: Objects + ?Sized> ObjectsExt for O {}

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dfq::queue::Purge;
-use dfq::store::Tree;
 use dfq::store::bucket::Bucket;
+use dfq::store::{Folders as _, ObjectsExt as _, Tree as _};
 use dfq::{Env, NewTask, Outcome, PollRequest, Pushed, Queue, TaskId};
 use dfq_s3_server::{Fault, Lies, Rules};
 

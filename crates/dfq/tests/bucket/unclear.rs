@@ -2,8 +2,8 @@
 //! as if it had never been.
 
 use dfq::queue::Nacked;
-use dfq::store::Tree;
 use dfq::store::bucket::Bucket;
+use dfq::store::{ObjectsExt as _, Tree as _};
 use dfq::{Env, ErrorKind, Nack, Release};
 use dfq_s3_server::Fault;
 

@@ -10,7 +10,7 @@ use dfq::store::keys::{KeyTree, Manner};
 use dfq::store::memory::MemoryObjects;
 use dfq::store::objects::{List, Swap};
 use dfq::store::retrying::Retrying;
-use dfq::store::{Created, Objects, Tree, Updated};
+use dfq::store::{Created, Folders as _, Objects, ObjectsExt as _, Updated};
 use dfq::{Env, ErrorKind};
 
 use super::memory;

@@ -78,7 +78,7 @@ enum Means {
 }
 
 /// A task's folder, held open.
-pub struct Slot<S: Sys> {
+pub struct TaskDir<S: Sys> {
     dir: S::Dir,
     path: String,
 }

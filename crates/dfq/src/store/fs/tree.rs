@@ -1,4 +1,4 @@
-//! The [`Tree`] verbs on a directory.
+//! The [`Folders`] and [`Tree`] verbs on a directory.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,12 +10,11 @@ use jiff::Timestamp;
 use rustix::io::Errno;
 
 use super::publish::parent;
-use super::{Cursor, Filesystem, Inner, Means, PreparedLease, Slot, Sys};
-use crate::error::{Error, ErrorKind, Result};
+use super::{Cursor, Filesystem, Inner, Means, PreparedLease, Sys, TaskDir};
+use crate::error::{ErrorKind, Result};
 use crate::layout;
-use crate::model::Generation;
 use crate::store::{
-    Created, Entry, EntryKind, Page, Part, Probe, Properties, Stamp, Stored, StoredTask, Tree,
+    Created, Entry, EntryKind, Folders, Page, Probe, Stamp, Stored, StoredTask, Tree,
 };
 
 /// A folder that is empty now but takes this much was once full. On ext4 it would stay slow to list
@@ -35,11 +34,11 @@ impl<S: Sys> Inner<S> {
     }
 
     /// The same within a task's folder. ESTALE: on NFS, another client has removed it.
-    fn read_in(&self, slot: &Slot<S>, name: &str) -> Result<Option<Stored>> {
-        match self.sys.read(&slot.dir, name, layout::read_limit(name)) {
+    fn read_in(&self, task_dir: &TaskDir<S>, name: &str) -> Result<Option<Stored>> {
+        match self.sys.read(&task_dir.dir, name, layout::read_limit(name)) {
             Ok((bytes, meta)) => Ok(Some(Stored { bytes, modified: meta.modified })),
             Err(Errno::NOENT | Errno::STALE) => Ok(None),
-            Err(errno) => Err(self.failed("read", &slot.shown(name), errno)),
+            Err(errno) => Err(self.failed("read", &task_dir.shown(name), errno)),
         }
     }
 
@@ -47,10 +46,10 @@ impl<S: Sys> Inner<S> {
         self.sys.exists(&self.root, path).map_err(|errno| self.failed("look at", path, errno))
     }
 
-    fn exists_in(&self, slot: &Slot<S>, name: &str) -> Result<bool> {
-        match self.sys.exists(&slot.dir, name) {
+    fn exists_in(&self, task_dir: &TaskDir<S>, name: &str) -> Result<bool> {
+        match self.sys.exists(&task_dir.dir, name) {
             Err(Errno::STALE) => Ok(false),
-            answer => answer.map_err(|errno| self.failed("look at", &slot.shown(name), errno)),
+            answer => answer.map_err(|errno| self.failed("look at", &task_dir.shown(name), errno)),
         }
     }
 
@@ -91,29 +90,29 @@ impl<S: Sys> Inner<S> {
 
     /// Attempts are numbered without gaps, so a listing that has one, or lacks the last, was taken
     /// while a file was being replaced: some filesystems then list it twice or not at all.
-    fn leases(&self, slot: &Slot<S>) -> Result<Vec<u32>> {
-        let mut attempts = self.list_leases(slot)?;
+    fn leases(&self, task_dir: &TaskDir<S>) -> Result<Vec<u32>> {
+        let mut attempts = self.list_leases(task_dir)?;
         for _ in 0..LISTED_AGAIN {
             let last = attempts.last().copied().unwrap_or(0);
             let whole = attempts.len() == last as usize
-                && !self.exists_in(slot, &layout::lease_name(last.saturating_add(1)))?;
+                && !self.exists_in(task_dir, &layout::lease_name(last.saturating_add(1)))?;
             if whole {
                 break;
             }
-            attempts = self.list_leases(slot)?;
+            attempts = self.list_leases(task_dir)?;
         }
         Ok(attempts)
     }
 
-    fn list_leases(&self, slot: &Slot<S>) -> Result<Vec<u32>> {
-        let mut listing = match self.sys.list(&slot.dir, ".") {
+    fn list_leases(&self, task_dir: &TaskDir<S>) -> Result<Vec<u32>> {
+        let mut listing = match self.sys.list(&task_dir.dir, ".") {
             Ok(listing) => listing,
             Err(Errno::NOENT | Errno::STALE) => return Ok(Vec::new()),
-            Err(errno) => return Err(self.failed("list", &slot.path, errno)),
+            Err(errno) => return Err(self.failed("list", &task_dir.path, errno)),
         };
         let mut attempts = Vec::new();
         while let Some(entry) = self.sys.next(&mut listing) {
-            let entry = entry.map_err(|errno| self.failed("list", &slot.path, errno))?;
+            let entry = entry.map_err(|errno| self.failed("list", &task_dir.path, errno))?;
             attempts.extend(entry.name.as_deref().and_then(layout::parse_lease_name));
         }
         attempts.sort_unstable();
@@ -121,33 +120,33 @@ impl<S: Sys> Inner<S> {
         Ok(attempts)
     }
 
-    fn unlink_in(&self, slot: &Slot<S>, name: &str) -> Result<()> {
-        match self.sys.unlink(&slot.dir, name) {
+    fn unlink_in(&self, task_dir: &TaskDir<S>, name: &str) -> Result<()> {
+        match self.sys.unlink(&task_dir.dir, name) {
             Ok(()) | Err(Errno::NOENT | Errno::STALE) => Ok(()),
-            Err(errno) => Err(self.failed("remove", &slot.shown(name), errno)),
+            Err(errno) => Err(self.failed("remove", &task_dir.shown(name), errno)),
         }
     }
 
-    fn clean(&self, slot: &Slot<S>, finished: bool, leases: &[u32]) -> Result<()> {
-        let in_slot = |name: &str| self.unlink_in(slot, name);
+    fn clean(&self, task_dir: &TaskDir<S>, finished: bool, leases: &[u32]) -> Result<()> {
+        let unlink = |name: &str| self.unlink_in(task_dir, name);
         if finished {
-            in_slot(layout::TASK)?;
+            unlink(layout::TASK)?;
         }
         for attempt in leases {
-            in_slot(&layout::lease_name(*attempt))?;
+            unlink(&layout::lease_name(*attempt))?;
         }
-        let remove = || self.sys.rmdir(&self.root, &slot.path);
+        let remove = || self.sys.rmdir(&self.root, &task_dir.path);
         let mut removed = remove();
         if matches!(removed, Err(Errno::NOTEMPTY | Errno::EXIST)) {
             // A lease that we did not know of; or a file that is not ours, which stays.
-            for attempt in self.leases(slot)? {
-                in_slot(&layout::lease_name(attempt))?;
+            for attempt in self.leases(task_dir)? {
+                unlink(&layout::lease_name(attempt))?;
             }
             removed = remove();
         }
         match removed {
             Ok(()) | Err(Errno::NOENT | Errno::STALE | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
-            Err(errno) => Err(self.failed("remove", &slot.path, errno)),
+            Err(errno) => Err(self.failed("remove", &task_dir.path, errno)),
         }
     }
 
@@ -188,13 +187,13 @@ impl<S: Sys> Inner<S> {
 
     fn create_lease(
         &self,
-        slot: &Slot<S>,
+        task_dir: &TaskDir<S>,
         attempt: u32,
         prepared: &PreparedLease<S>,
     ) -> Result<Created> {
         let name = layout::lease_name(attempt);
         let linked = match &prepared.tmp {
-            Some(tmp) => self.sys.link(tmp, &slot.dir, &name, &self.root),
+            Some(tmp) => self.sys.link(tmp, &task_dir.dir, &name, &self.root),
             None => Err(Errno::NOENT),
         };
         let placed = match linked {
@@ -202,7 +201,7 @@ impl<S: Sys> Inner<S> {
             Err(Errno::EXIST) => Ok(Created::Exists),
             // Perhaps it is the prepared file that is gone, not the folder: with a new file we shall know.
             Err(Errno::NOENT) => self.stage(layout::TMP, &prepared.bytes).and_then(|mut staged| {
-                let placed = self.name_staged(&mut staged, &slot.dir, &name);
+                let placed = self.name_staged(&mut staged, &task_dir.dir, &name);
                 self.unstage(&staged);
                 placed
             }),
@@ -211,35 +210,12 @@ impl<S: Sys> Inner<S> {
         match placed {
             Ok(created) => Ok(created),
             Err(Errno::NOENT | Errno::STALE) => Ok(Created::Exists),
-            Err(errno) => Err(self.failed("create", &slot.shown(&name), errno)),
+            Err(errno) => Err(self.failed("create", &task_dir.shown(&name), errno)),
         }
-    }
-
-    /// Where the records of an id end. They have no gaps, so doubling and halving finds it.
-    fn last_life(&self, paths: &dyn Fn(Generation) -> [String; 2]) -> Result<Option<Generation>> {
-        let finished = |generation| {
-            let [completed, failed] = paths(generation);
-            Ok::<_, Error>(self.exists(&completed)? || self.exists(&failed)?)
-        };
-        if !finished(1)? {
-            return Ok(None);
-        }
-        let (mut there, mut missing) = (1_u32, 2_u32);
-        while finished(missing)? {
-            there = missing;
-            missing = missing.checked_mul(2).ok_or_else(|| {
-                Error::damaged("a task id with more than two thousand million lives")
-            })?;
-        }
-        while missing - there > 1 {
-            let middle = there + (missing - there) / 2;
-            if finished(middle)? { there = middle } else { missing = middle }
-        }
-        Ok(Some(there))
     }
 }
 
-impl<S: Sys> Slot<S> {
+impl<S: Sys> TaskDir<S> {
     /// The path of a file in the folder, for messages.
     fn shown(&self, name: &str) -> String {
         layout::below(&self.path, name)
@@ -247,29 +223,11 @@ impl<S: Sys> Slot<S> {
 }
 
 #[async_trait]
-impl<S: Sys> Tree for Filesystem<S> {
-    type Slot = Slot<S>;
-    type PreparedLease = PreparedLease<S>;
+impl<S: Sys> Folders for Filesystem<S> {
     type Cursor = Cursor<S>;
-
-    fn properties(&self) -> &Properties {
-        &self.inner.properties
-    }
 
     fn time_resolution(&self) -> Duration {
         self.inner.time_resolution()
-    }
-
-    async fn read(&self, path: &str) -> Result<Option<Stored>> {
-        self.inner.read(path)
-    }
-
-    async fn read_part(&self, path: &str, from: u64, length: usize) -> Result<Option<Part>> {
-        match self.inner.sys.read_part(&self.inner.root, path, from, length) {
-            Ok((bytes, meta)) => Ok(Some(Part { bytes, size: meta.size })),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.inner.failed("read", path, errno)),
-        }
     }
 
     async fn secure(&self, paths: &[String], durable: bool) -> Result<()> {
@@ -284,9 +242,12 @@ impl<S: Sys> Tree for Filesystem<S> {
         Ok(())
     }
 
-    async fn create(&self, path: &str, bytes: &[u8]) -> Result<Created> {
-        let answers = self.inner.commit(&[(path.to_owned(), bytes.to_vec())], true);
-        answers.into_iter().next().unwrap_or(Ok(Created::Exists))
+    async fn exists(&self, path: &str) -> Result<bool> {
+        self.inner.exists(path)
+    }
+
+    async fn create_all(&self, files: &[(String, Vec<u8>)], durable: bool) -> Vec<Result<Created>> {
+        self.inner.commit(files, durable)
     }
 
     async fn replace(&self, path: &str, bytes: &[u8]) -> Result<()> {
@@ -304,31 +265,20 @@ impl<S: Sys> Tree for Filesystem<S> {
         }
     }
 
-    async fn remove(&self, path: &str) -> Result<()> {
+    async fn remove_file(&self, path: &str) -> Result<()> {
         match self.inner.sys.unlink(&self.inner.root, path) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(self.inner.failed("remove", path, errno)),
         }
     }
 
-    async fn list(
+    async fn list_folder(
         &self,
         dir: &str,
         from: Option<Cursor<S>>,
         limit: usize,
     ) -> Result<Page<Cursor<S>>> {
         self.inner.list(dir, from, limit)
-    }
-
-    async fn last_life(
-        &self,
-        paths: &(dyn for<'a> Fn(Generation) -> [String; 2] + Sync),
-    ) -> Result<Option<Generation>> {
-        self.inner.last_life(paths)
-    }
-
-    async fn now(&self) -> Result<Timestamp> {
-        self.inner.now()
     }
 
     async fn stamp(&self, dir: &str, now: Timestamp) -> Result<Option<Stamp>> {
@@ -353,6 +303,12 @@ impl<S: Sys> Tree for Filesystem<S> {
     async fn ring(&self) {
         let _ = self.inner.sys.touch(&self.inner.root, layout::TMP);
     }
+}
+
+#[async_trait]
+impl<S: Sys> Tree for Filesystem<S> {
+    type TaskDir = TaskDir<S>;
+    type PreparedLease = PreparedLease<S>;
 
     async fn publish(&self, tasks: &[(String, Vec<u8>)], durable: bool) -> Vec<Result<Created>> {
         self.inner.publish(tasks, durable)
@@ -366,11 +322,11 @@ impl<S: Sys> Tree for Filesystem<S> {
         Ok(moved.unwrap_or(Created::Exists))
     }
 
-    async fn open(&self, dir: &str) -> Result<Option<Slot<S>>> {
+    async fn open(&self, dir: &str) -> Result<Option<TaskDir<S>>> {
         match self.inner.sys.hold_dir(&self.inner.root, dir) {
             Ok(opened) => {
                 let path = dir.to_owned();
-                Ok(Some(Slot { dir: opened, path }))
+                Ok(Some(TaskDir { dir: opened, path }))
             }
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(self.inner.failed("open", dir, errno)),
@@ -388,46 +344,46 @@ impl<S: Sys> Tree for Filesystem<S> {
         Ok(PreparedLease { bytes: bytes.to_vec(), tmp, inner: Arc::clone(&self.inner) })
     }
 
-    async fn touch_lease(&self, slot: &Slot<S>, attempt: u32) -> Result<()> {
+    async fn touch_lease(&self, task_dir: &TaskDir<S>, attempt: u32) -> Result<()> {
         let name = layout::lease_name(attempt);
-        let touched = self.inner.sys.touch(&slot.dir, &name);
-        touched.map_err(|errno| self.inner.failed("touch", &slot.shown(&name), errno))
+        let touched = self.inner.sys.touch(&task_dir.dir, &name);
+        touched.map_err(|errno| self.inner.failed("touch", &task_dir.shown(&name), errno))
     }
 
-    async fn secure_leases(&self, slot: &Slot<S>) -> Result<()> {
-        match self.inner.sys.sync_dir(&slot.dir, ".") {
+    async fn secure_leases(&self, task_dir: &TaskDir<S>) -> Result<()> {
+        match self.inner.sys.sync_dir(&task_dir.dir, ".") {
             // The task was finished, and its folder removed: so is every token of it.
             Ok(_) | Err(Errno::NOENT | Errno::STALE) => Ok(()),
-            Err(errno) => Err(self.inner.failed("sync", &slot.path, errno)),
+            Err(errno) => Err(self.inner.failed("sync", &task_dir.path, errno)),
         }
     }
 
     async fn create_lease(
         &self,
-        slot: &Slot<S>,
+        task_dir: &TaskDir<S>,
         attempt: u32,
         prepared: &PreparedLease<S>,
     ) -> Result<Created> {
-        self.inner.create_lease(slot, attempt, prepared)
+        self.inner.create_lease(task_dir, attempt, prepared)
     }
 
-    async fn replace_lease(&self, slot: &Slot<S>, attempt: u32, bytes: &[u8]) -> Result<()> {
+    async fn replace_lease(&self, task_dir: &TaskDir<S>, attempt: u32, bytes: &[u8]) -> Result<()> {
         let name = layout::lease_name(attempt);
         let inner = &self.inner;
         inner.ensure_dir(layout::TMP, false)?;
-        let written = inner.overwrite(&slot.dir, &name, bytes);
-        written.map_err(|errno| self.inner.failed("write", &slot.shown(&name), errno))
+        let written = inner.overwrite(&task_dir.dir, &name, bytes);
+        written.map_err(|errno| self.inner.failed("write", &task_dir.shown(&name), errno))
     }
 
-    async fn leases(&self, slot: &Slot<S>) -> Result<Vec<u32>> {
-        self.inner.leases(slot)
+    async fn leases(&self, task_dir: &TaskDir<S>) -> Result<Vec<u32>> {
+        self.inner.leases(task_dir)
     }
 
-    async fn read_lease(&self, slot: &Slot<S>, attempt: u32) -> Result<Option<Stored>> {
+    async fn read_lease(&self, task_dir: &TaskDir<S>, attempt: u32) -> Result<Option<Stored>> {
         let name = layout::lease_name(attempt);
-        let read = self.inner.read_in(slot, &name);
+        let read = self.inner.read_in(task_dir, &name);
         let Err(error) = read else { return read };
-        match self.inner.sys.stat(&slot.dir, &name) {
+        match self.inner.sys.stat(&task_dir.dir, &name) {
             // Nothing that we wrote. It holds its number all the same, and is judged by its age.
             Ok(meta) if meta.size > layout::read_limit(&name) => {
                 Ok(Some(Stored { bytes: Vec::new(), modified: meta.modified }))
@@ -438,14 +394,14 @@ impl<S: Sys> Tree for Filesystem<S> {
 
     async fn read_task(
         &self,
-        slot: &Slot<S>,
+        task_dir: &TaskDir<S>,
         after: Option<u32>,
         records: &[String; 2],
     ) -> Result<StoredTask> {
         let inner = &self.inner;
-        let task = inner.read_in(slot, layout::TASK)?;
+        let task = inner.read_in(task_dir, layout::TASK)?;
         let superseded = match after {
-            Some(attempt) => inner.exists_in(slot, &layout::lease_name(attempt + 1))?,
+            Some(attempt) => inner.exists_in(task_dir, &layout::lease_name(attempt + 1))?,
             None => false,
         };
         let [completed, failed] = records;
@@ -453,19 +409,15 @@ impl<S: Sys> Tree for Filesystem<S> {
         Ok(StoredTask { task, superseded, finished })
     }
 
-    async fn probe(&self, slot: &Slot<S>, attempt: u32) -> Result<Probe> {
+    async fn probe(&self, task_dir: &TaskDir<S>, attempt: u32) -> Result<Probe> {
         let inner = &self.inner;
         Ok(Probe {
-            task: inner.exists_in(slot, layout::TASK)?,
-            superseded: inner.exists_in(slot, &layout::lease_name(attempt + 1))?,
+            task: inner.exists_in(task_dir, layout::TASK)?,
+            superseded: inner.exists_in(task_dir, &layout::lease_name(attempt + 1))?,
         })
     }
 
-    async fn commit(&self, records: &[(String, Vec<u8>)], durable: bool) -> Vec<Result<Created>> {
-        self.inner.commit(records, durable)
-    }
-
-    async fn clean(&self, slot: &Slot<S>, finished: bool, leases: &[u32]) -> Result<()> {
-        self.inner.clean(slot, finished, leases)
+    async fn clean(&self, task_dir: &TaskDir<S>, finished: bool, leases: &[u32]) -> Result<()> {
+        self.inner.clean(task_dir, finished, leases)
     }
 }
