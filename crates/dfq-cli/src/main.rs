@@ -7,6 +7,7 @@
 mod args;
 mod commands;
 mod context;
+mod cost;
 mod exit;
 mod many;
 mod output;

@@ -187,12 +187,41 @@ pub(crate) struct Selection {
     /// At most so many
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
+    /// Only names and states are wanted: so many tasks that have a lease are looked into for that.
+    #[arg(skip)]
+    pub(crate) looks: Option<usize>,
 }
 
 impl Selection {
     pub(crate) fn matches(&self, view: &TaskView) -> bool {
         (self.state.is_empty() || self.state.iter().any(|state| state.matches(&view.state)))
             && self.conditions.iter().all(|condition| condition.matches(view))
+    }
+
+    /// Whether any task will do.
+    pub(crate) fn picks_nothing(&self) -> bool {
+        self.state.is_empty() && self.conditions.is_empty()
+    }
+
+    /// Whether tasks in this place are meant.
+    pub(crate) fn wants(&self, place: Place) -> bool {
+        self.state.is_empty() || self.state.iter().any(|state| state.place() == place)
+    }
+
+    /// Whether all conditions can be decided without what was pushed.
+    pub(crate) fn needs_no_payload(&self) -> bool {
+        self.conditions.iter().all(|it| ["id", "error", "worker"].contains(&it.field.as_str()))
+    }
+
+    /// From where to list a place, as closely as it takes.
+    fn cursor(&self, place: Place, left: usize) -> ListCursor {
+        // What is left out by a condition has to be looked at all the same.
+        let most = if self.picks_nothing() { left } else { usize::MAX };
+        let cursor = ListCursor::at(place).at_most(most);
+        match self.looks {
+            Some(looks) => cursor.briefly(looks),
+            None => cursor,
+        }
     }
 
     /// Shows every task that is meant to `each`, until that has seen enough.
@@ -203,10 +232,10 @@ impl Selection {
     ) -> Result<()> {
         let mut left = self.limit.unwrap_or(usize::MAX);
         for place in [Place::Pending, Place::Scheduled, Place::Completed, Place::Failed] {
-            if !self.state.is_empty() && !self.state.iter().any(|state| state.place() == place) {
+            if !self.wants(place) {
                 continue;
             }
-            let mut cursor = Some(ListCursor::at(place));
+            let mut cursor = Some(self.cursor(place, left));
             while let Some(from) = cursor.take().filter(|from| from.place() == place) {
                 let page = queue.list(Some(from)).await?;
                 for view in page.tasks.into_iter().filter(|view| self.matches(view)) {

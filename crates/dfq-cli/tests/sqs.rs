@@ -108,7 +108,7 @@ fn what_is_known_is_told_as_an_estimate_and_the_rest_is_not_told() {
         desk.dfq(&["queues", "--json"]),
         desk.dfq(&["stats", "jobs"]),
         desk.dfq(&["stats", "jobs", "--fast"]),
-        desk.dfq(&["stats", "--exact"]),
+        desk.dfq(&["stats", "--fast"]),
         desk.dfq(&["stats", "jobs", "--fail-if", "pending>1"]),
         desk.dfq(&["stats", "jobs", "--fail-if", "oldest>1h"]),
         desk.dfq(&["stats", "jobs", "--fail-if", "completed<1", "--fast"]),

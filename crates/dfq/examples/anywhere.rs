@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // What differs is declared, not found out by accident: SQS only estimates.
     let left = queue.stats(Detail::Counts).await?;
-    assert!(left.pending == 0 || !left.exact, "{} tasks are left", left.pending);
+    assert!(left.pending == 0 || !left.is_exact(), "{} tasks are left", left.pending);
     println!("{} completed, {} retried, {} failed", done.completed, done.retried, done.failed);
     println!("in {}", queue.address());
     Ok(())

@@ -114,3 +114,12 @@ impl From<std::convert::Infallible> for Error {
         match never {}
     }
 }
+
+/// The error for an address whose provider was not built.
+pub(crate) fn left_out(address: &dyn std::fmt::Display, feature: &str) -> Error {
+    let message = format!(
+        "{address}: this program was built without what it takes; add the feature '{feature}' to its \
+         dependency dfq"
+    );
+    Error::new(ErrorKind::Unsupported, message)
+}

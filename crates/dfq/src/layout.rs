@@ -250,6 +250,13 @@ pub(crate) fn scheduled_dir(due: Due, key: &TaskKey) -> String {
     path
 }
 
+/// The task whose file this path below `scheduled/` is, and when it is due.
+pub(crate) fn parse_scheduled_path(path: &str) -> Option<(Due, TaskKey)> {
+    let (due, rest) = path.split_once('/')?;
+    let stem = rest.strip_suffix(TASK)?.strip_suffix('/')?;
+    Some((Due::parse(due)?, parse_canonical_stem(stem)?))
+}
+
 /// A worker's record.
 pub(crate) fn worker_path(worker_id: &str) -> String {
     let mut path = format!("{WORKERS}/");

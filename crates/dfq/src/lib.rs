@@ -7,6 +7,8 @@
 //! [`open`] is the way in, [`Queue`] the contract, [`worker::Worker`] does the polling, the heartbeats
 //! and the stopping. What lies on disk is described in `FORMAT.md`.
 //!
+//! Queues in buckets and in SQS are Cargo features: `s3`, `gcs`, `azure`, `sqs`. None is on by default.
+//!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
 //! use dfq::{NewTask, Nack, OpenOptions, PollRequest, Pushed};

@@ -46,6 +46,7 @@ fn used(text: &str) -> Vec<String> {
     let code = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = code.lines().map(|line| line.split("//").next().unwrap_or_default());
     let code: String = lines.collect::<Vec<_>>().join("\n");
+    assert!(!code.contains("crate::{"), "write one `use` for each module");
     let word = |part: &str| part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
     code.split("crate::").skip(1).map(word).collect()
 }

@@ -8,6 +8,7 @@ use clap::Args;
 use dfq::queue::TaskView;
 
 use crate::context::Context;
+use crate::cost;
 use crate::exit::Answer;
 use crate::output;
 use crate::select::{Selection, StateName};
@@ -45,6 +46,7 @@ impl Export {
             }
             Ok(ControlFlow::Continue(()))
         };
+        cost::say_first(context, &*queue, &self.selection).await?;
         self.selection.visit(&*queue, each).await?;
         out.flush()?;
         if unreadable > 0 {

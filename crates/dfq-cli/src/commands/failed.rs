@@ -91,7 +91,11 @@ pub(super) async fn newest(
 }
 
 fn selection(conditions: &[Condition]) -> Selection {
-    Selection { state: vec![StateName::Failed], conditions: conditions.to_vec(), limit: None }
+    Selection {
+        state: vec![StateName::Failed],
+        conditions: conditions.to_vec(),
+        ..Selection::default()
+    }
 }
 
 #[derive(Serialize)]

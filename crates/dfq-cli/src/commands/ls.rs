@@ -10,6 +10,7 @@ use dfq::queue::TaskView;
 use jiff::Timestamp;
 
 use crate::context::Context;
+use crate::cost;
 use crate::exit::Answer;
 use crate::output::{self, Rows, TaskJson};
 use crate::select::{Selection, last_error};
@@ -64,6 +65,15 @@ impl Ls {
         let queue = context.open(&self.queue).await?;
         let default = if context.json { Format::Json } else { Format::Table };
         let format = self.output.unwrap_or(default);
+        let mut selection = self.selection;
+        // What a table shows of a task stands in its leases; a name alone takes no look at all.
+        selection.looks = match format {
+            Format::Json => None,
+            _ if !selection.needs_no_payload() => None,
+            Format::Name if selection.picks_nothing() => Some(0),
+            _ => Some(usize::MAX),
+        };
+        cost::say_first(context, &*queue, &selection).await?;
         if format == Format::Table {
             let now = queue.now().await;
             let mut rows = Rows::new(&HEAD);
@@ -73,7 +83,7 @@ impl Ls {
                 rows.row(row(&view, now))?;
                 Ok(ControlFlow::Continue(()))
             };
-            self.selection.visit(&*queue, each).await?;
+            selection.visit(&*queue, each).await?;
             rows.end()?;
             if !found && !context.quiet {
                 crate::output::note!("dfq: no such task in {}", queue.address());
@@ -88,7 +98,7 @@ impl Ls {
             }
             Ok(ControlFlow::Continue(()))
         };
-        self.selection.visit(&*queue, each).await?;
+        selection.visit(&*queue, each).await?;
         out.flush()?;
         Ok(Answer::Yes)
     }

@@ -9,13 +9,13 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use dfq::Queue;
-use dfq::meter::RequestKind;
 use dfq::queue::{Detail, Stats as Counted};
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::args::duration;
 use crate::context::Context;
+use crate::cost;
 use crate::exit::{Answer, invalid, not_found, unsupported};
 use crate::output::{self, Table};
 use alarm::Alarm;
@@ -23,8 +23,10 @@ use alarm::Alarm;
 /// Count tasks
 ///
 /// Pending tasks are ready (for a worker), leased (a worker has them), stale (their worker went
-/// silent), in backoff (until their next attempt) or damaged. To tell which takes a look into each;
-/// --fast only counts them. SQS estimates all numbers and tells no others; a task that waits for its next
+/// silent), in backoff (until their next attempt) or damaged. In a directory dfq looks into each to tell which;
+/// --fast only counts them. In a bucket it goes by the listing, and looks into 100 of those that have a
+/// lease: what is split by that is an estimate, marked with ~, and so is the number of tasks if there are
+/// very many. --exact estimates nothing, and says first what that costs. SQS estimates all numbers and tells no others; a task that waits for its next
 /// attempt counts as leased there, and those in the dead-letter queue as failed.
 ///
 /// --fail-if takes METRIC OP VALUE, as 'failed>0' or 'oldest>1h': a metric is pending, ready, leased,
@@ -39,7 +41,7 @@ pub(crate) struct Stats {
     /// Do not look into pending tasks, only count them; in a large bucket, estimate
     #[arg(long)]
     fast: bool,
-    /// Count them all, and look into none: what --fast would estimate, exactly
+    /// Estimate nothing; in a bucket, say first what that costs
     #[arg(long, conflicts_with = "fast")]
     exact: bool,
     /// Count again and again, until Ctrl-C
@@ -85,8 +87,11 @@ struct LineJson<'a> {
     completed: Option<u64>,
     failed: u64,
     paused: bool,
-    /// All were counted; if not, these are estimates.
+    /// All were counted; if not, some are estimates.
     exact: bool,
+    /// Which.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    estimated: Vec<&'static str>,
     /// When the oldest pending task was pushed.
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_at: Option<String>,
@@ -96,17 +101,13 @@ struct LineJson<'a> {
 
 impl Stats {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
-        if let Some(alarm) =
-            self.fail_if.iter().find(|alarm| (self.fast || self.exact) && !alarm.is_cheap())
-        {
-            return Err(invalid(format!(
-                "'{alarm}' needs a look into each task: leave out --fast and --exact"
-            )));
+        if let Some(alarm) = self.fail_if.iter().find(|alarm| self.fast && !alarm.is_cheap()) {
+            return Err(invalid(format!("'{alarm}' needs more than a count: leave out --fast")));
         }
         let queues = self.open(context).await?;
         self.check_alarms(&queues)?;
         if !self.watch {
-            let lines = self.count(&queues).await?;
+            let lines = self.count(context, &queues).await?;
             self.print(context, &lines)?;
             return Ok(Answer::yes_if(!self.alarmed(&lines)));
         }
@@ -115,7 +116,7 @@ impl Stats {
         let mut painted = 0;
         loop {
             let lines = tokio::select! {
-                lines = self.count(&queues) => lines?,
+                lines = self.count(context, &queues) => lines?,
                 _ = &mut stop => return Ok(Answer::Yes),
             };
             if repaint {
@@ -154,7 +155,11 @@ impl Stats {
         open_all(context, &self.queues).await
     }
 
-    async fn count(&self, queues: &[(String, Arc<dyn Queue>)]) -> Result<Vec<Line>> {
+    async fn count(
+        &self,
+        context: &Context,
+        queues: &[(String, Arc<dyn Queue>)],
+    ) -> Result<Vec<Line>> {
         let detail = match (self.fast, self.exact) {
             (true, _) => Detail::Counts,
             (_, true) => Detail::Exact,
@@ -162,6 +167,9 @@ impl Stats {
         };
         let mut lines = Vec::with_capacity(queues.len());
         for (name, queue) in queues {
+            if self.exact {
+                self.say_price(context, name, &**queue).await?;
+            }
             let counted = queue.stats(detail).await?;
             let (name, tells_all) = (name.clone(), queue.capabilities().inspect);
             lines.push(Line { name, counted, tells_all, now: queue.now().await });
@@ -169,14 +177,27 @@ impl Stats {
         Ok(lines)
     }
 
+    /// Says what exact numbers cost before they are asked for, if they cost anything.
+    async fn say_price(&self, context: &Context, name: &str, queue: &dyn Queue) -> Result<()> {
+        if queue.capabilities().remote && !context.quiet {
+            let counted = queue.stats(Detail::States).await?;
+            if counted.exact_requests > 0 {
+                let name = output::printable(name);
+                let price = price(context, &counted);
+                crate::output::note!("dfq: {name}: exact numbers take {price}");
+            }
+        }
+        Ok(())
+    }
+
     fn print(&self, context: &Context, lines: &[Line]) -> Result<()> {
         if context.json {
             return lines.iter().try_for_each(|line| output::json_line(&LineJson::new(line)));
         }
         table(lines).print()?;
-        for line in lines.iter().filter(|line| !line.counted.exact) {
+        for line in lines.iter().filter(|line| !line.counted.is_exact()) {
             let name = output::printable(&line.name);
-            crate::output::note!("dfq: {name}: {}", estimated(context, &line.counted));
+            crate::output::note!("dfq: {name}: {}", estimate_note(context, &line.counted));
         }
         Ok(())
     }
@@ -197,18 +218,40 @@ impl Stats {
     }
 }
 
-/// That the numbers are estimates, and what exact ones would cost.
-fn estimated(context: &Context, counted: &Counted) -> String {
+/// That some numbers are estimates, and what exact ones would cost.
+fn estimate_note(context: &Context, counted: &Counted) -> String {
     if counted.exact_requests == 0 {
         return "these are the store's own estimates, and it has no others".to_owned();
     }
-    let requests = counted.exact_requests;
-    let dollars = context.prices().per_million(RequestKind::List) * requests as f64 / 1e6;
-    format!(
-        "these are estimates; --exact takes about {} LIST requests (${})",
-        output::thousands(requests),
-        output::dollars(dollars)
-    )
+    format!("numbers with ~ are estimates; --exact takes {}", price(context, counted))
+}
+
+/// What exact numbers take.
+fn price(context: &Context, counted: &Counted) -> String {
+    let (listings, reads) = (counted.exact_requests, counted.exact_reads);
+    let mut requests = format!("about {} LIST", output::thousands(listings));
+    if reads > 0 {
+        requests += &format!(" and {} GET", output::thousands(reads));
+    }
+    let dollars = cost::dollars(&context.prices(), listings, reads);
+    format!("{requests} requests (${})", output::dollars(dollars))
+}
+
+/// The names of the numbers that are estimates.
+pub(super) fn estimated(counted: &Counted) -> Vec<&'static str> {
+    let estimates = counted.estimates;
+    let states: &[&str] = match counted.states {
+        Some(_) => &["ready", "leased", "stale", "backoff", "damaged"],
+        None => &[],
+    };
+    let of = |is, names: &[&'static str]| if is { names.to_vec() } else { Vec::new() };
+    let groups = [
+        of(estimates.pending, &["pending"]),
+        of(estimates.states, states),
+        of(estimates.completed, &["completed"]),
+        of(estimates.failed, &["failed"]),
+    ];
+    groups.concat()
 }
 
 /// Opens the queues that were named; or all in dfq.toml, less those that are not there yet.
@@ -267,7 +310,8 @@ impl<'a> LineJson<'a> {
             completed: line.tells_all.then_some(counted.completed),
             failed: counted.failed,
             paused: counted.paused,
-            exact: counted.exact,
+            exact: counted.is_exact(),
+            estimated: estimated(counted),
             oldest_at: oldest.map(output::time),
             oldest_seconds: oldest.map(|oldest| alarm::age(oldest, line.now).as_secs()),
         }
@@ -284,10 +328,9 @@ pub(super) fn figures(
         let sign = if exact { "" } else { "~" };
         format!("{sign}{}", output::thousands(number))
     };
-    let counted_or_about = |number| about(counted.exact, number);
-    // A bucket estimates only what it does not look into.
-    let looked_at = |number| about(tells_all, number);
-    let mut figures = vec![("pending", counted_or_about(counted.pending))];
+    let estimates = counted.estimates;
+    let looked_at = |number| about(!estimates.states, number);
+    let mut figures = vec![("pending", about(!estimates.pending, counted.pending))];
     if let Some(states) = counted.states {
         figures.extend([
             ("ready", looked_at(states.ready)),
@@ -298,9 +341,9 @@ pub(super) fn figures(
         ]);
     }
     figures.extend([
-        ("scheduled", looked_at(counted.scheduled)),
-        ("completed", counted_or_about(counted.completed)),
-        ("failed", counted_or_about(counted.failed)),
+        ("scheduled", about(tells_all, counted.scheduled)),
+        ("completed", about(!estimates.completed, counted.completed)),
+        ("failed", about(!estimates.failed, counted.failed)),
     ]);
     if let Some(states) = counted.states {
         figures.push(("oldest", output::age(states.oldest, now)));

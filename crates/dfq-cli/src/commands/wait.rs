@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::args::duration;
+use crate::commands::stats::estimated;
 use crate::context::Context;
 use crate::exit::Answer;
 use crate::output;
@@ -37,8 +38,13 @@ struct WaitJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     completed: Option<u64>,
     failed: u64,
+    /// Which of these are estimates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    estimated: Vec<&'static str>,
 }
 
+/// Where a look is a request, the time between two: first, and at the most, doubling.
+const REMOTE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
 /// The shortest time between two looks, whatever happens in the queue.
 const AT_LEAST: Duration = Duration::from_millis(200);
 /// The longest.
@@ -53,7 +59,8 @@ impl Wait {
         let queue = context.open(&self.queue).await?;
         let began = context.env.monotonic();
         let mut stop = std::pin::pin!(tokio::signal::ctrl_c());
-        let mut shown = None;
+        let (mut shown, mut remote_pause) = (None, REMOTE.0);
+        let remote = queue.capabilities().remote;
         loop {
             let round_began = context.env.monotonic();
             let stats = read_stats(&*queue).await?;
@@ -68,8 +75,12 @@ impl Wait {
                 shown.clear();
                 return self.conclude(context, &*queue, &stats, now.saturating_sub(began));
             }
-            let pause =
-                (now.saturating_sub(round_began) * SHARE).clamp(AT_LEAST, AT_MOST).min(time);
+            let pause = match remote {
+                true => remote_pause,
+                false => (now.saturating_sub(round_began) * SHARE).clamp(AT_LEAST, AT_MOST),
+            };
+            remote_pause = (remote_pause * 2).min(REMOTE.1);
+            let pause = pause.min(time);
             tokio::select! {
                 () = rest(context, &*queue, pause) => {}
                 _ = &mut stop => {
@@ -97,7 +108,15 @@ impl Wait {
         };
         if context.json {
             let completed = inspect.then_some(completed);
-            output::json_line(&WaitJson { outcome, pending, scheduled, completed, failed })?;
+            let estimated = estimated(stats);
+            output::json_line(&WaitJson {
+                outcome,
+                pending,
+                scheduled,
+                completed,
+                failed,
+                estimated,
+            })?;
         } else if !context.quiet || outcome != "completed" {
             let name = output::shell(&self.queue);
             let hint = |command: &str| match inspect {
@@ -115,7 +134,9 @@ impl Wait {
                     );
                 }
                 _ => {
+                    let about = if stats.estimates.pending { "about " } else { "" };
                     let left = output::count(pending + scheduled, "task");
+                    let left = format!("{about}{left}");
                     let hint = hint("explain");
                     crate::output::note!("dfq: {left} left after {took}{hint}");
                 }

@@ -15,7 +15,7 @@ pub struct BucketAddress {
     pub prefix: String,
 }
 
-/// Who speaks to a bucket how.
+/// The protocol that a bucket speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cloud {
     /// Amazon S3, and all that speak its protocol.
@@ -28,6 +28,15 @@ pub enum Cloud {
 
 impl Cloud {
     pub(super) const ALL: [Self; 3] = [Self::S3, Self::Google, Self::Azure];
+
+    /// The Cargo feature that brings it.
+    pub fn feature(self) -> &'static str {
+        match self {
+            Self::S3 => "s3",
+            Self::Google => "gcs",
+            Self::Azure => "azure",
+        }
+    }
 
     /// What its addresses begin with.
     pub fn scheme(self) -> &'static str {
@@ -45,7 +54,7 @@ const MAX_PREFIX_BYTES: usize = 700;
 impl BucketAddress {
     pub(super) fn parse(cloud: Cloud, text: &str, rest: &str) -> Result<Self> {
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-        let wrong = |why: &str| Err(Error::invalid(format!("'{text}' is no bucket: {why}")));
+        let wrong = |why: &str| Err(Error::invalid(format!("'{text}' is not a bucket: {why}")));
         if bucket.is_empty() {
             return wrong(&format!(
                 "its name is missing, as in {}://bucket/prefix",

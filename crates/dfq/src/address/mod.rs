@@ -1,8 +1,8 @@
 //! Where a queue is, as people write it.
 //!
 //! Invariant: an address that was read can be printed and read again, and names the same place; what
-//! cannot be a place is refused here, with a sentence, before anything is asked of a store. Nothing here knows
-//! a store: whether this build can open an address is for [`open`](crate::open) to say.
+//! is written wrongly is refused here, with a sentence, before anything is asked of a store. Whether anybody knows
+//! its scheme is for [`open`](crate::open) to say.
 
 mod bucket;
 mod sqs;
@@ -24,7 +24,7 @@ pub enum Address {
     Bucket(BucketAddress),
     /// An SQS queue, by its name or its URL.
     Sqs(SqsAddress),
-    /// Any other place. The provider of the scheme knows what the rest means.
+    /// Anything else. The provider of the scheme knows what the rest means.
     Other {
         /// What stands before `://`, such as `memory`.
         scheme: String,
@@ -85,7 +85,7 @@ impl Address {
                 SqsAddress::parse(text).map(Self::Sqs)
             }
             _ => Err(Error::invalid(format!(
-                "'{text}' is no queue: of the web, only the URL of an SQS queue is one \
+                "'{text}' is not a queue: of the web, only the URL of an SQS queue is one \
                  (https://sqs.REGION.amazonaws.com/ACCOUNT/NAME); a bucket is written \
                  s3://bucket/prefix"
             ))),

@@ -41,7 +41,7 @@ impl SqsAddress {
         let letters = stem.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
         if stem.is_empty() || name.len() > MAX_NAME || !letters {
             return Err(Error::invalid(format!(
-                "'{}' is no queue in SQS: write sqs://NAME (letters, digits, '-' and '_', at most \
+                "'{}' is not a queue in SQS: write sqs://NAME (letters, digits, '-' and '_', at most \
                  {MAX_NAME}, '.fifo' at the end if it is one) or the queue's URL",
                 text.escape_debug()
             )));

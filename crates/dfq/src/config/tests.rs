@@ -73,8 +73,8 @@ fn addresses_of_buckets() {
         ("s3:/b/x", "write s3://b/x"),
         ("s3:b", "write s3://b"),
         ("https://b.s3.amazonaws.com/x", "s3://bucket/prefix"),
-        ("sqs://", "is no queue in SQS"),
-        ("sqs://a/b", "is no queue in SQS"),
+        ("sqs://", "is not a queue in SQS"),
+        ("sqs://a/b", "is not a queue in SQS"),
     ] {
         assert!(
             error(Address::parse(text)).contains(why),
@@ -277,9 +277,9 @@ fn a_file_that_contradicts_itself_is_an_error() {
         ("[prices]\npost = 1", "did you mean 'put'?"),
         ("[s3]\nendpont = 'x'", "did you mean 'endpoint'?"),
         ("[queues.a]\naddress = './a'\nprovider = 's3'", "leave out 'provider'"),
-        ("[queues.a]\nsqs = 'a b'", "is no queue in SQS"),
+        ("[queues.a]\nsqs = 'a b'", "is not a queue in SQS"),
         ("[queues.a]\nsqs = 's3://a'", "name or its URL"),
-        ("[queues.a]\ndead_letter = 'a b'", "is no queue in SQS"),
+        ("[queues.a]\ndead_letter = 'a b'", "is not a queue in SQS"),
         ("[sqs]\nregoin = 'x'", "did you mean 'region'?"),
     ] {
         assert!(error(config(text)).contains(why), "{text}: {}", error(config(text)));

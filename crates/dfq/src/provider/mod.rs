@@ -1,7 +1,7 @@
-//! The kinds of places where queues can be, and how each is opened.
+//! The kinds of stores and services that queues are kept in, and how each is opened.
 //!
 //! Invariant: [`PROVIDERS`] is the only list of them. A provider stands in a file of its own and on one line
-//! there; without its Cargo feature it is left out, and its addresses are answered by a sentence that says so.
+//! there; without its Cargo feature it is left out, and its addresses are refused.
 
 #[cfg(feature = "bucket")]
 mod bucket;
@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::address::{Address, Cloud};
-use crate::error::{Error, ErrorKind, Result};
+use crate::address::Address;
+use crate::error::{Error, ErrorKind, Result, left_out};
 use crate::layout;
 use crate::options::OpenOptions;
 use crate::queue::{Queue, TreeQueue};
 use crate::store::{EntryKind, Tree};
 
-/// Opens queues in one kind of place.
+/// Opens queues in one kind of store or service.
 #[async_trait]
 trait Provider: Sync {
     /// Whether it is for addresses of this kind.
@@ -72,32 +72,29 @@ pub(crate) async fn queues_below(
 
 fn of(address: &Address) -> Result<&'static dyn Provider> {
     let provider = PROVIDERS.iter().find(|provider| provider.knows(address));
-    provider.copied().ok_or_else(|| {
-        let why = match (address, feature_for(address)) {
-            (_, Some(feature)) => {
-                format!("{address}: this program was built without dfq's feature '{feature}'")
-            }
-            (Address::Other { scheme, .. }, None) => format!(
-                "this dfq cannot use {scheme}:// addresses; a queue is a path, or begins with \
-                 s3://, gs://, az://, sqs:// or file://"
-            ),
-            (_, None) => format!("{address} cannot be used"),
-        };
-        Error::new(ErrorKind::Unsupported, why)
-    })
+    provider.copied().ok_or_else(|| refusal(address))
 }
 
-/// The Cargo feature that brings the provider of an address.
-fn feature_for(address: &Address) -> Option<&'static str> {
-    match address {
-        Address::Bucket(bucket) => Some(match bucket.cloud {
-            Cloud::S3 => "s3",
-            Cloud::Google => "gcs",
-            Cloud::Azure => "azure",
-        }),
-        Address::Sqs(_) => Some("sqs"),
-        Address::Directory(_) | Address::Other { .. } => None,
-    }
+/// The error for an address that no provider of this build knows.
+fn refusal(address: &Address) -> Error {
+    let feature = match address {
+        Address::Bucket(bucket) => bucket.cloud.feature(),
+        Address::Sqs(_) => "sqs",
+        Address::Directory(_) | Address::Other { .. } => {
+            let scheme = match address {
+                Address::Other { scheme, .. } => scheme,
+                _ => "file",
+            };
+            return Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "this dfq cannot use {scheme}:// addresses; a queue is a path, or begins with \
+                     s3://, gs://, az://, sqs:// or file://"
+                ),
+            );
+        }
+    };
+    left_out(address, feature)
 }
 
 /// A queue on a tree.

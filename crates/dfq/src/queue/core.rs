@@ -171,8 +171,13 @@ impl<T: Tree> Core<T> {
         Ok(store)
     }
 
-    /// The same for those who only look, and may not be allowed to write.
+    /// What the store's clock shows, for a process that only looks: it writes nothing if it can be had without, and
+    /// may not be allowed to write.
     pub(super) async fn now_for_onlookers(&self) -> Timestamp {
+        let mono = self.env.monotonic();
+        if let Some((told, at)) = self.tree.told_time() {
+            return told.saturating_add(mono.saturating_sub(at)).unwrap_or(told);
+        }
         match self.now().await {
             Ok(now) => now,
             Err(_) => self.env.clock().wall(),

@@ -308,7 +308,10 @@ impl<T: Tree> Core<T> {
                 let now = self.now().await?;
                 self.walk_on(found, now).await
             }
-            Finding::Pages => Ok(self.next_ready(found)),
+            Finding::Pages => match found.ready.is_empty() {
+                true => Ok(None),
+                false => Ok(found.survey.sieve.take_turn().or_else(|| self.next_ready(found))),
+            },
         }
     }
 

@@ -65,7 +65,7 @@ impl<T: Tree> Core<T> {
         }
     }
 
-    async fn judge_now(
+    pub(super) async fn judge_now(
         &self,
         key: &TaskKey,
         history: &[Seen],

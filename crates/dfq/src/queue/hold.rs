@@ -18,6 +18,7 @@ use super::judge::Seen;
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
+use crate::layout;
 use crate::model::{Lease, LeaseState, Outcome, Payload, Receipt, TaskMeta};
 use crate::store::Tree;
 
@@ -78,9 +79,13 @@ impl<T: Tree> Core<T> {
         self.check_owned(&holding, receipt)?;
         let before = self.env.monotonic();
         self.check_own_file(&held, receipt).await?;
-        self.check_unchallenged(&held, receipt).await?;
+        let whole = self.strategy.looks.at_the_task_when_renewing;
+        if whole {
+            self.check_unchallenged(&held, receipt).await?;
+        }
         let length = Duration::try_from(holding.lease.length()).unwrap_or(Duration::ZERO);
-        let now = self.now().await?;
+        // Others believe it only together with the file's own age.
+        let now = self.now_for_onlookers().await;
         let mut lease = holding.lease.clone();
         lease.heartbeat_at = now;
         lease.expires_at = now.saturating_add(signed(length)).unwrap_or(Timestamp::MAX);
@@ -94,7 +99,10 @@ impl<T: Tree> Core<T> {
         }
         // Who takes over creates, then looks at our file; we write it, then look for theirs. One of us
         // sees the other, whatever the clocks say.
-        self.check_unchallenged(&held, receipt).await?;
+        match whole {
+            true => self.check_unchallenged(&held, receipt).await?,
+            false => self.check_not_superseded(&held, receipt).await?,
+        }
         // The margin is at least a tick of the store's clock, by which others may take over sooner.
         let after = self.env.monotonic();
         let tick = self.tree.time_resolution();
@@ -184,7 +192,7 @@ impl<T: Tree> Core<T> {
         let probe = self.tree.probe(&held.task_dir, receipt.attempt);
         // What has finished may still be there, where its remains are removed together with others.
         let finished = async {
-            let looks = self.strategy.looks.for_records_when_renewing;
+            let looks = self.strategy.looks.for_records_when_giving_back;
             let over = looks && self.outcome(receipt.key()).await?.is_some();
             Ok::<bool, Error>(over)
         };
@@ -193,9 +201,24 @@ impl<T: Tree> Core<T> {
         if !probe.task || finished? {
             return Err(self.lost(receipt, "it is gone").await?);
         }
-        if !probe.superseded {
-            return Ok(());
+        match probe.superseded {
+            true => self.check_challenger(held, receipt).await,
+            false => Ok(()),
         }
+    }
+
+    /// Ours by the leases: nobody has claimed it after us.
+    async fn check_not_superseded(&self, held: &Held<T>, receipt: &Receipt) -> Result<()> {
+        let dir = self.task_dir(receipt.key());
+        let next = layout::lease_file(&dir, receipt.attempt.saturating_add(1));
+        match self.tree.exists(&next).await? {
+            true => self.check_challenger(held, receipt).await,
+            false => Ok(()),
+        }
+    }
+
+    /// There is a later lease: ours only if it was withdrawn.
+    async fn check_challenger(&self, held: &Held<T>, receipt: &Receipt) -> Result<()> {
         match self.challenger(held, receipt.attempt).await? {
             None => Ok(()),
             Some(seen) => {

@@ -34,6 +34,9 @@ const LISTED_FOR: Duration = Duration::from_secs(60);
 /// For how long after everything was woken no lease is passed over for its youth.
 const WIDE_AWAKE: Duration = Duration::from_secs(15);
 
+/// The most tasks of which it is remembered that they are no more.
+const MAX_OVER: usize = 500_000;
+
 /// Tasks that cannot be claimed yet.
 pub(super) struct Known {
     resting: HashMap<u64, Centis>,
@@ -212,6 +215,9 @@ impl Known {
     /// Is no more, though a listing may show it for a while.
     pub(super) fn is_gone(&mut self, key: &TaskKey, now: Duration) {
         self.forget(key);
+        if self.over.len() >= MAX_OVER {
+            self.over.clear(); // to lose it costs looks
+        }
         self.over.insert(fingerprint(key), now);
     }
 

@@ -94,16 +94,6 @@ impl<T: Tree> Core<T> {
             || self.outcome(life).await?.is_some())
     }
 
-    /// Scheduled tasks that are not in their first life.
-    pub(super) async fn scheduled_lives(&self) -> Result<HashSet<TaskKey>> {
-        let mut lives = HashSet::new();
-        for due in self.due_folders().await? {
-            let keys = self.scheduled_keys(due).await?.into_iter();
-            lives.extend(keys.filter(|key| key.generation() > 1));
-        }
-        Ok(lives)
-    }
-
     /// Lives of an id have no gaps: that is how the last is found. In a bucket a purge may have removed the
     /// records of the earlier ones while this one was being pushed, so they are put back, if only as marks.
     pub(super) async fn mend_lives(&self, key: &TaskKey) -> Result<()> {
@@ -134,7 +124,7 @@ impl<T: Tree> Core<T> {
     /// The same for a folder that is open. The look is at this very folder: one that has no task now
     /// never will, whatever its name comes to stand for.
     pub(super) async fn clean_task_dir(&self, key: &TaskKey, task_dir: &T::TaskDir) -> Result<()> {
-        // Where a task_dir is only a name, a new task may come to it: what was there before the look is all
+        // Where a task's folder is only a name, a new task may come to it: what was there before the look is all
         // that may go.
         let is_name = !self.strategy.has_folders;
         let leases = if is_name { self.tree.leases(task_dir).await? } else { Vec::new() };

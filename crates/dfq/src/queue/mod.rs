@@ -27,6 +27,7 @@ mod check;
 mod claim;
 mod core;
 mod count;
+mod cursor;
 mod depart;
 mod discover;
 mod drafts;
@@ -45,7 +46,9 @@ mod poll;
 mod purge;
 mod push;
 mod schedule;
+mod scheduled;
 mod second_look;
+mod sieve;
 mod store_clock;
 mod strategy;
 mod survey;
@@ -60,10 +63,11 @@ use jiff::Timestamp;
 
 pub use self::core::TreeQueue;
 pub(crate) use self::core::fence;
+pub use cursor::{ListCursor, ListPage};
 pub use types::{
-    Cancelled, Capabilities, Delivery, Detail, Earlier, Idle, ListCursor, ListPage, MoveClaim,
-    Nack, Nacked, Paused, PendingStates, Place, PollRequest, Polled, Problem, Purge, Purged,
-    Pushed, Release, Stats, TaskState, TaskView, Unlocked, WorkerRecord,
+    Cancelled, Capabilities, Delivery, Detail, Earlier, Estimates, Idle, MoveClaim, Nack, Nacked,
+    Paused, PendingStates, Place, PollRequest, Polled, Problem, Purge, Purged, Pushed, Release,
+    Stats, TaskState, TaskView, Unlocked, WorkerRecord,
 };
 
 use crate::error::Result;

@@ -12,9 +12,9 @@ use super::{Answers, Cancelled, Paused, Unlocked, WorkerRecord};
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
-use crate::layout::{self, Due};
+use crate::layout;
 use crate::model::{Lease, LeaseState, Outcome, Record, TaskId, TaskKey};
-use crate::store::{Created, Entry, EntryKind, Stamp, Tree};
+use crate::store::{Created, Entry, Stamp, Tree};
 
 #[derive(Serialize)]
 struct Mark<'a> {
@@ -76,7 +76,7 @@ impl<T: Tree> Core<T> {
         if let Some(cancelled) = self.cancel_at(&key, &self.task_dir(&key), reason).await? {
             return cancelled;
         }
-        for due in self.due_folders().await? {
+        for due in self.dues_of(&key).await? {
             let dir = layout::scheduled_dir(due, &key);
             if let Some(cancelled) = self.cancel_at(&key, &dir, reason).await? {
                 self.prune_due(due).await;
@@ -144,18 +144,6 @@ impl<T: Tree> Core<T> {
             }
             _ => Ok(Cancelled { held_by }),
         }))
-    }
-
-    /// All times at which something is scheduled.
-    pub(super) async fn due_folders(&self) -> Result<Vec<Due>> {
-        let mut due = Vec::new();
-        self.each_entry(layout::SCHEDULED, |entry| match Due::parse(&entry.name) {
-            Some(time) if entry.kind == EntryKind::Folder => due.push(time),
-            _ => tracing::warn!(name = entry.name, "not a time in scheduled/"),
-        })
-        .await?;
-        due.sort_unstable();
-        Ok(due)
     }
 
     /// Calls `visit` for every name in a folder.
@@ -260,25 +248,27 @@ impl<T: Tree> Core<T> {
         })
         .await?;
         names.sort_unstable();
-        let mut workers = Vec::with_capacity(names.len());
-        for name in names {
-            let stored = match self.tree.read(&layout::worker_path(&name)).await {
-                Ok(stored) => stored,
-                Err(error) if self.is_bad_itself(&error).await => {
-                    tracing::warn!(%error, "worker left out");
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let Some(stored) = stored else { continue };
-            match serde_json::from_slice::<WorkerRecord>(&stored.bytes) {
-                Ok(mut record) => {
-                    record.seen_at = Some(stored.modified);
-                    workers.push(record);
-                }
-                Err(error) => tracing::warn!(name, %error, "worker record cannot be read"),
+        let reading = names.iter().map(|name| self.read_worker(name)).collect();
+        self.in_width(reading).await
+    }
+
+    /// A worker's record, unless it cannot be read: that must not hide the others.
+    async fn read_worker(&self, name: &str) -> Result<Option<WorkerRecord>> {
+        let stored = match self.tree.read(&layout::worker_path(name)).await {
+            Ok(stored) => stored,
+            Err(error) if self.is_bad_itself(&error).await => {
+                tracing::warn!(%error, "worker left out");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let Some(stored) = stored else { return Ok(None) };
+        match serde_json::from_slice::<WorkerRecord>(&stored.bytes) {
+            Ok(record) => Ok(Some(WorkerRecord { seen_at: Some(stored.modified), ..record })),
+            Err(error) => {
+                tracing::warn!(name, %error, "worker record cannot be read");
+                Ok(None)
             }
         }
-        Ok(workers)
     }
 }

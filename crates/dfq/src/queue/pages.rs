@@ -11,8 +11,27 @@ use crate::store::{Scan, Scanned};
 pub(super) struct Met {
     pub(super) key: TaskKey,
     pub(super) leases: Vec<MetLease>,
-    /// The task itself is there.
-    pub(super) task: bool,
+    /// When the task itself was written, or the record that it left; `None` if there are only leases.
+    pub(super) written: Option<Timestamp>,
+}
+
+impl Met {
+    /// A task of which no more is known than its name.
+    pub(super) fn named(key: TaskKey) -> Self {
+        Self { key, leases: Vec::new(), written: None }
+    }
+
+    /// Somebody has claimed it, at some time.
+    pub(super) fn is_leased(&self) -> bool {
+        !self.leases.is_empty()
+    }
+
+    /// The numbers of its leases, ascending.
+    pub(super) fn attempts(&self) -> Vec<u32> {
+        let mut attempts: Vec<u32> = self.leases.iter().map(|lease| lease.attempt).collect();
+        attempts.sort_unstable();
+        attempts
+    }
 }
 
 /// A lease file as a page of keys shows it.
@@ -52,12 +71,13 @@ pub(super) fn group(layout: Layout, page: &Scan) -> (Vec<Met>, Option<String>) {
             tracing::warn!(folder, "not a task in pending/");
             return None;
         };
-        let task = files.iter().any(|(name, _)| *name == layout::TASK);
+        let task = files.iter().find(|(name, _)| *name == layout::TASK);
+        let written = task.map(|(_, file)| file.modified);
         let lease = |(name, file): &(&str, &Scanned)| {
             let attempt = layout::parse_lease_name(name)?;
             Some(MetLease { attempt, modified: file.modified, version: file.version })
         };
-        Some(Met { key, leases: files.iter().filter_map(lease).collect(), task })
+        Some(Met { key, leases: files.iter().filter_map(lease).collect(), written })
     });
     (met.collect(), resume)
 }
@@ -81,13 +101,13 @@ mod tests {
         let page =
             page(&["a/lease.2.json", "a/lease.json", "a/task.json", "b/task.json", "c/x"], true);
         let (met, resume) = group(Layout::Flat, &page);
-        let of = |name: &str, leases: &[u32], task| Met {
+        let of = |name: &str, leases: &[u32], task: bool| Met {
             key: TaskKey::new(TaskId::new(name).unwrap(), 1),
             leases: leases
                 .iter()
                 .map(|n| MetLease { attempt: *n, modified: Timestamp::UNIX_EPOCH, version: 7 })
                 .collect(),
-            task,
+            written: task.then_some(Timestamp::UNIX_EPOCH),
         };
         assert_eq!(met, [of("a", &[2, 1], true), of("b", &[], true), of("c", &[], false)]);
         assert_eq!(resume, None);

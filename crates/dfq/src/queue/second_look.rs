@@ -112,7 +112,7 @@ impl<T: Tree> Core<T> {
     async fn is_scheduled_by(&self, push: &Push, key: &TaskKey) -> Result<bool> {
         let now = self.now().await?;
         let likely = push.task.wait(now).and_then(|wait| Due::after(now, wait));
-        for due in likely.into_iter().chain(self.due_folders().await?) {
+        for due in likely.into_iter().chain(self.dues_of(key).await?) {
             let path = layout::task_file(&layout::scheduled_dir(due, key));
             if let Some(stored) = self.tree.read(&path).await?
                 && matches!(push.pending(key.clone(), &stored.bytes)?, Pushed::Created(_))

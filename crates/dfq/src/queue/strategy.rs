@@ -55,8 +55,11 @@ pub(super) struct Looks {
     pub(super) at_tasks_that_wait: bool,
     /// An owner looks for a later lease before it finishes. Otherwise its clock and the record decide.
     pub(super) before_an_end: bool,
-    /// An owner looks for records when it renews. Where removals are put off, a finished task is still there.
-    pub(super) for_records_when_renewing: bool,
+    /// An owner that gives a task back looks for records. Where removals are put off, a finished task is still there.
+    pub(super) for_records_when_giving_back: bool,
+    /// An owner that renews its lease looks for the task and for a later lease before it writes, and afterwards.
+    /// Otherwise its own file tells before that the task goes on, and afterwards it looks for a later lease.
+    pub(super) at_the_task_when_renewing: bool,
     /// A push looks for earlier lives first. Otherwise it publishes, and looks afterwards.
     pub(super) before_a_push: bool,
     /// Every poll looks at the root and at `scheduled/`. Otherwise only every few seconds.
@@ -79,7 +82,8 @@ impl Looks {
         all_leases_after_a_collision: true,
         at_tasks_that_wait: true,
         before_an_end: true,
-        for_records_when_renewing: false,
+        for_records_when_giving_back: false,
+        at_the_task_when_renewing: true,
         before_a_push: true,
         at_the_root_each_poll: true,
         on_another_round_for_more: true,
@@ -95,7 +99,8 @@ impl Looks {
         all_leases_after_a_collision: false,
         at_tasks_that_wait: false,
         before_an_end: false,
-        for_records_when_renewing: true,
+        for_records_when_giving_back: true,
+        at_the_task_when_renewing: false,
         before_a_push: false,
         at_the_root_each_poll: false,
         on_another_round_for_more: false,

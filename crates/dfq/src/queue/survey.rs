@@ -9,17 +9,14 @@
 //!
 //! All this only saves requests. Two workers that find the same task are told apart by its lease.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use super::core::Core;
 use super::discover::{Candidate, Discovery};
-use super::known::Listed;
 use super::pages::{self, Met};
+use super::sieve::Sieve;
 use super::strategy::Finding;
 use crate::clock::lock;
 use crate::error::Result;
@@ -33,9 +30,6 @@ const PAGE: usize = 1000;
 /// A thief takes whole shards, until it has so many tasks.
 const LOOT: usize = 256;
 
-/// One task of a shard is tried so many places before the others: as many claims as are made at once.
-const AHEAD: usize = 64;
-
 /// For how long a shard is left to whoever was met there.
 const GIVE_WAY: Duration = Duration::from_secs(1);
 
@@ -46,22 +40,12 @@ const FEW: usize = 250;
 /// With so few candidates left, more of our own part are looked for in the background.
 const LOW_WATER: usize = 64;
 
-/// A lease that was written less than this ago is taken for somebody's without being read, as long as
-/// there is anything else to do.
-const YOUNG: Duration = Duration::from_secs(3);
-
-/// The most of them that are kept.
-const MAX_YOUNG: usize = 1000;
-
 /// How soon the list of workers is read again by one that has just begun, which may not have seen those
 /// who began with it. Each time after twice as long, up to the latter.
 const CENSUS_EVERY: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(60));
 
 /// A worker whose record is older than this is not counted on.
 const SILENT_AFTER: Duration = Duration::from_secs(200);
-
-/// Leases without their task that are older than this are nobody's any more.
-const GARBAGE_AFTER: Duration = Duration::from_secs(60);
 
 /// Whether a shard is to be visited in this round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +72,7 @@ pub(super) struct Survey {
     few: bool,
     /// There was not much before this round, either: it goes through the shards from the first on.
     from_the_first: bool,
-    /// Tasks whose leases are so young that they are probably somebody's.
-    young: Vec<Candidate>,
+    pub(super) sieve: Sieve,
     /// When the workers were last counted, and how long to wait before they are again.
     census: Option<Duration>,
     census_every: Duration,
@@ -105,7 +88,7 @@ impl Default for Survey {
             met: false,
             few: false,
             from_the_first: false,
-            young: Vec::new(),
+            sieve: Sieve::default(),
             census: None,
             census_every: CENSUS_EVERY.0,
         }
@@ -151,7 +134,7 @@ impl Survey {
         }
     }
 
-    fn is_own(&self, shard: usize) -> bool {
+    pub(super) fn is_own(&self, shard: usize) -> bool {
         (self.own.0..self.own.1).contains(&shard)
     }
 
@@ -197,34 +180,12 @@ fn part(rank: usize, count: usize) -> (usize, usize) {
     (from, ((rank + 1) * 256 / count).max(from + 1))
 }
 
-/// The candidates of one shard after the other, but one of each [`AHEAD`] of its place: somebody who is at
-/// a shard is met by one claim, not by as many as are made at once.
-fn staggered(mut shards: Vec<Vec<Candidate>>) -> VecDeque<Candidate> {
-    let (mut scouts, mut start) = (VecDeque::new(), 0);
-    for shard in &mut shards {
-        let len = shard.len();
-        scouts.extend(shard.pop().map(|scout| (start, scout)));
-        start += len;
-    }
-    let mut staggered = VecDeque::with_capacity(start);
-    for candidate in shards.into_iter().flatten() {
-        while let Some((_, scout)) =
-            scouts.pop_front_if(|(start, _)| *start <= staggered.len() + AHEAD)
-        {
-            staggered.push_back(scout);
-        }
-        staggered.push_back(candidate);
-    }
-    staggered.extend(scouts.into_iter().map(|(_, scout)| scout));
-    staggered
-}
-
 impl<T: Tree> Core<T> {
     pub(super) async fn begin_survey(&self, found: &mut Discovery<T::Cursor>) -> Result<()> {
         self.count_workers(&mut found.survey).await?;
         let survey = &mut found.survey;
         survey.partial = None;
-        survey.young.clear();
+        survey.sieve.clear();
         survey.from_the_first = survey.few;
         survey.met = false;
         survey.shards = [Visit::Done; 256];
@@ -297,6 +258,11 @@ impl<T: Tree> Core<T> {
             match survey.next_leg(chance, now) {
                 Some(leg) => (leg, found.rounds),
                 None if !found.ready.is_empty() => return Ok(Surveyed::More),
+                None if survey.sieve.has_leased() => {
+                    drop(found);
+                    self.sift().await?;
+                    return Ok(Surveyed::More);
+                }
                 None if survey.in_round() => return Ok(Surveyed::Contested(survey.give_way)),
                 None => return Ok(Surveyed::All),
             }
@@ -320,10 +286,6 @@ impl<T: Tree> Core<T> {
         tracing::debug!(?leg, covered, tasks = kept.len(), "listed");
         let Discovery { survey, ready, .. } = &mut *found;
         ready.extend(self.claimable(kept, now, survey));
-        if survey.young.len() > MAX_YOUNG {
-            survey.young.truncate(MAX_YOUNG);
-            lock(&self.known).wakes_at(self.env.monotonic() + YOUNG);
-        }
         Ok(Surveyed::More)
     }
 
@@ -374,67 +336,6 @@ impl<T: Tree> Core<T> {
             survey.shards[shard] = Visit::Done;
         }
         (stop.saturating_sub(leg.first), kept)
-    }
-
-    /// What is worth trying, by what a listing has shown at `now`, in the order in which to try it;
-    /// `survey.young` takes what is so only if there is nothing else.
-    fn claimable(&self, met: Vec<Met>, now: Timestamp, survey: &mut Survey) -> VecDeque<Candidate> {
-        let mono = self.env.monotonic();
-        let mut known = lock(&self.known);
-        let mut shards: Vec<(Shard, Vec<Candidate>)> = Vec::new();
-        for Met { key, leases, task, .. } in met {
-            if known.is_over(&key) {
-                continue;
-            }
-            let has_rested = known.has_rested(&key, mono);
-            if known.resting_until(&key, mono).is_some() {
-                continue;
-            }
-            let (mut listed, mut is_young) = (None, false);
-            if let Some(top) = leases.iter().max_by_key(|lease| lease.attempt) {
-                let as_listed = Listed::new(&key, &leases);
-                if known.resting_as_listed(&as_listed, mono).is_some() {
-                    continue;
-                }
-                let age = now.duration_since(top.modified);
-                let age = Duration::try_from(age).unwrap_or(Duration::ZERO);
-                if !task && age < GARBAGE_AFTER {
-                    continue; // whoever has finished it is about to remove them
-                }
-                listed = Some(as_listed);
-                is_young = task && age < YOUNG && !has_rested;
-            }
-            let shard = self.names().shard(&key);
-            let leases = leases.into_iter().map(|lease| lease.attempt).collect();
-            let candidate =
-                Candidate { leases, listed, without_task: !task, ..Candidate::new(key) };
-            if is_young {
-                survey.young.push(candidate);
-                continue;
-            }
-            match shards.last_mut() {
-                Some((last, candidates)) if *last == shard => candidates.push(candidate),
-                _ => shards.push((shard, vec![candidate])),
-            }
-        }
-        drop(known);
-        for (_, candidates) in &mut shards {
-            self.env.shuffle(candidates);
-        }
-        let is_own = |shard: Shard| survey.is_own(usize::from(shard.number()));
-        let (own, mut others): (Vec<_>, Vec<_>) =
-            shards.into_iter().partition(|(shard, _)| is_own(*shard));
-        self.env.shuffle(&mut others);
-        staggered(own.into_iter().chain(others).map(|(_, candidates)| candidates).collect())
-    }
-
-    /// There was nothing else to do: leases that were passed over for their youth are read after all,
-    /// each once, for their tasks may have been given back. Answers whether there were any.
-    pub(super) async fn try_young(&self) -> bool {
-        let mut found = self.discovery.lock().await;
-        let young = std::mem::take(&mut found.survey.young);
-        found.ready.extend(young);
-        !found.ready.is_empty()
     }
 
     /// Somebody else was faster: they are at this shard, so its other tasks are left to them. Noted for

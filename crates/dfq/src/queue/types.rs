@@ -1,14 +1,10 @@
 //! What the queue's verbs take and give.
 
-use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::walk::Spot;
-use crate::layout::Due;
 use crate::meter::Counts;
 use crate::model::{AttemptSummary, Carried, Outcome, Payload, Receipt, TaskId, TaskKey, TaskMeta};
 
@@ -283,6 +279,9 @@ pub enum TaskState {
     Failed,
     /// Its file cannot be read; the next worker that meets it sets it aside.
     Damaged,
+    /// It has a lease, and nobody looked what that says: it is leased, stale, in backoff or ready. Only in a listing
+    /// that was asked to be [brief](ListCursor::briefly).
+    Claimed,
 }
 
 impl TaskState {
@@ -290,6 +289,7 @@ impl TaskState {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Ready => "ready",
+            Self::Claimed => "claimed",
             Self::Leased { .. } => "leased",
             Self::Stale { .. } => "stale",
             Self::Backoff { .. } => "backoff",
@@ -323,30 +323,6 @@ pub struct TaskView {
     pub finished_at: Option<Timestamp>,
 }
 
-/// How far a listing has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListCursor {
-    pub(crate) place: Place,
-    /// Where the place goes on, if it does.
-    pub(crate) spot: Option<Spot>,
-    /// What is left of a folder that did not fit on one page.
-    pub(crate) rest: VecDeque<(TaskKey, Option<Due>)>,
-    /// Later lives that are scheduled, once they were looked for: those before them are history.
-    pub(crate) scheduled: Option<Arc<HashSet<TaskKey>>>,
-}
-
-impl ListCursor {
-    /// From the beginning of a place on.
-    pub fn at(place: Place) -> Self {
-        Self { place, spot: Some(Spot::START), rest: VecDeque::new(), scheduled: None }
-    }
-
-    /// The place that comes next.
-    pub fn place(&self) -> Place {
-        self.place
-    }
-}
-
 /// The places where tasks are, in the order in which they are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
@@ -360,25 +336,17 @@ pub enum Place {
     Failed,
 }
 
-/// A part of a listing.
-#[derive(Clone, Debug)]
-pub struct ListPage {
-    /// Tasks.
-    pub tasks: Vec<TaskView>,
-    /// Where to go on; nothing at the end.
-    pub next: Option<ListCursor>,
-}
-
 /// How closely to count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detail {
     /// Names only: costs a listing. Where a listing of everything takes many requests, an estimate.
     #[default]
     Counts,
-    /// Names only, and all of them.
-    Exact,
-    /// What each pending task waits for: costs a look into every one.
+    /// Also what pending tasks wait for. On a disk this looks into every one. Where a look is a request, it goes by
+    /// the listing, and looks into a few of those that have a lease.
     States,
+    /// Everything, and nothing is estimated, whatever it costs.
+    Exact,
 }
 
 /// How many tasks there are.
@@ -394,12 +362,34 @@ pub struct Stats {
     pub failed: u64,
     /// Polls answer nothing.
     pub paused: bool,
-    /// All were counted; if not, the numbers of pending and finished tasks are estimates.
-    pub exact: bool,
-    /// About how many listings an exact count takes, if this is none.
+    /// Which of these numbers are estimates.
+    pub estimates: Estimates,
+    /// About how many listings exact numbers take, if some are estimates.
     pub exact_requests: u64,
+    /// And how many tasks are to be looked into for that.
+    pub exact_reads: u64,
     /// What the pending ones wait for, if that was asked.
     pub states: Option<PendingStates>,
+}
+
+impl Stats {
+    /// Whether all was counted, and nothing estimated.
+    pub fn is_exact(&self) -> bool {
+        self.estimates == Estimates::default()
+    }
+}
+
+/// Which numbers are estimates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Estimates {
+    /// [`Stats::pending`].
+    pub pending: bool,
+    /// [`Stats::completed`].
+    pub completed: bool,
+    /// [`Stats::failed`].
+    pub failed: bool,
+    /// [`Stats::states`]: how many tasks have a lease is known, but not what each of them waits for.
+    pub states: bool,
 }
 
 /// What pending tasks wait for.

@@ -4,7 +4,7 @@
 //! they lie in, and several stretches at once when there is much of it.
 
 use super::core::Core;
-use super::pages;
+use super::pages::{self, Met};
 use super::strategy::Finding;
 use crate::error::Result;
 use crate::layout::{self, Shard};
@@ -55,16 +55,28 @@ impl<T: Tree> Core<T> {
         place: &str,
         from: Spot,
     ) -> Result<(Vec<TaskKey>, Option<Spot>)> {
+        let (met, next) = self.stretch_met(place, from).await?;
+        Ok((met.into_iter().map(|met| met.key).collect(), next))
+    }
+
+    /// The next tasks of a place with all that the listing shows of them. Where shards are read one by one, that
+    /// is their names.
+    pub(super) async fn stretch_met(
+        &self,
+        place: &str,
+        from: Spot,
+    ) -> Result<(Vec<Met>, Option<Spot>)> {
         if !self.goes_on_across_shards() {
             let shards = self.names().shards();
             let Some(shard) = shards.get(from.shard) else { return Ok((Vec::new(), None)) };
             let keys = self.keys_in(place, *shard).await?;
             let next = Spot { shard: from.shard + 1, after: None };
-            return Ok((keys, Some(next).filter(|next| next.shard < shards.len())));
+            let met = keys.into_iter().map(Met::named).collect();
+            return Ok((met, Some(next).filter(|next| next.shard < shards.len())));
         }
         let after = from.after.or_else(|| self.names().before_shard(from.shard));
-        let (keys, resume) = self.page_of(place, after.as_deref()).await?;
-        Ok((keys, resume.map(|after| Spot { shard: from.shard, after: Some(after) })))
+        let (met, resume) = self.page_of(place, after.as_deref()).await?;
+        Ok((met, resume.map(|after| Spot { shard: from.shard, after: Some(after) })))
     }
 
     /// A page of keys as tasks, and the path after which to go on.
@@ -72,15 +84,17 @@ impl<T: Tree> Core<T> {
         &self,
         place: &str,
         after: Option<&str>,
-    ) -> Result<(Vec<TaskKey>, Option<String>)> {
+    ) -> Result<(Vec<Met>, Option<String>)> {
         let page = self.tree.scan(place, after, PAGE).await?;
         if place == layout::PENDING {
-            let (met, resume) = pages::group(self.layout(), &page);
-            return Ok((met.into_iter().map(|met| met.key).collect(), resume));
+            return Ok(pages::group(self.layout(), &page));
         }
         let resume = page.files.last().map(|file| file.path.clone()).filter(|_| !page.end);
-        let key = |file: &Scanned| self.names().parse_record_path(&file.path);
-        Ok((page.files.iter().filter_map(key).collect(), resume))
+        let met = |file: &Scanned| {
+            let key = self.names().parse_record_path(&file.path)?;
+            Some(Met { written: Some(file.modified), ..Met::named(key) })
+        };
+        Ok((page.files.iter().filter_map(met).collect(), resume))
     }
 
     /// The tasks whose folders or records lie in a shard.
@@ -102,36 +116,32 @@ impl<T: Tree> Core<T> {
     }
 
     /// Calls `visit` with every task of a place; for stores that list in pages.
-    pub(super) async fn each_key(
-        &self,
-        place: &str,
-        visit: &(dyn Fn(&TaskKey) + Sync),
-    ) -> Result<()> {
-        let (keys, resume) = self.page_of(place, None).await?;
-        keys.iter().for_each(visit);
+    pub(super) async fn each_met(&self, place: &str, visit: &(dyn Fn(Met) + Sync)) -> Result<()> {
+        let (met, resume) = self.page_of(place, None).await?;
+        let last = met.last().map_or(0, |met| usize::from(self.names().shard(&met.key).number()));
+        met.into_iter().for_each(visit);
         let Some(resume) = resume else { return Ok(()) };
-        let last = keys.last().map_or(0, |key| usize::from(self.names().shard(key).number()));
-        let first = self.each_key_between(place, last, last + 1, Some(resume), visit);
+        let first = self.each_met_between(place, last, last + 1, Some(resume), visit);
         if self.layout() == Layout::Flat {
             return first.await.map(drop); // all of it is one stretch
         }
         let lanes = (0..LANES).map(|lane| {
             let bounds = |lane: usize| last + 1 + (255 - last) * lane / LANES;
-            self.each_key_between(place, bounds(lane), bounds(lane + 1), None, visit)
+            self.each_met_between(place, bounds(lane), bounds(lane + 1), None, visit)
         });
         let rest = futures::future::try_join_all(lanes.collect::<Vec<_>>());
         futures::try_join!(first, rest)?;
         Ok(())
     }
 
-    /// The same for the shards from `first` on and before `stop`.
-    pub(super) async fn each_key_between(
+    /// Calls `visit` with every task in the shards from `first` on and before `stop`; answers how many pages that took.
+    pub(super) async fn each_met_between(
         &self,
         place: &str,
         first: usize,
         stop: usize,
         mut after: Option<String>,
-        visit: &(dyn Fn(&TaskKey) + Sync),
+        visit: &(dyn Fn(Met) + Sync),
     ) -> Result<u64> {
         let mut pages = 0;
         if first >= stop {
@@ -139,13 +149,13 @@ impl<T: Tree> Core<T> {
         }
         after = after.or_else(|| self.names().before_shard(first));
         loop {
-            let (keys, resume) = self.page_of(place, after.as_deref()).await?;
+            let (met, resume) = self.page_of(place, after.as_deref()).await?;
             pages += 1;
-            for key in keys {
-                if usize::from(self.names().shard(&key).number()) >= stop {
+            for met in met {
+                if usize::from(self.names().shard(&met.key).number()) >= stop {
                     return Ok(pages);
                 }
-                visit(&key);
+                visit(met);
             }
             after = resume;
             if after.is_none() {

@@ -43,9 +43,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::model::{NewTask, Receipt, Settings, TaskId};
 use crate::options::OpenOptions;
 use crate::queue::{
-    Answers, Cancelled, Capabilities, Detail, ListCursor, ListPage, MoveClaim, Nack, Nacked,
-    Paused, PendingStates, PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release,
-    Stats, TaskView, Unlocked, WorkerRecord,
+    Answers, Cancelled, Capabilities, Detail, Estimates, ListCursor, ListPage, MoveClaim, Nack,
+    Nacked, Paused, PendingStates, PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue,
+    Release, Stats, TaskView, Unlocked, WorkerRecord,
 };
 
 /// What errors call it.
@@ -137,7 +137,7 @@ impl Core {
             failed,
             states: (detail == Detail::States).then_some(states),
             // Estimates, and nothing is known of completed tasks.
-            exact: false,
+            estimates: Estimates { pending: true, completed: true, failed: true, states: true },
             ..Stats::default()
         })
     }

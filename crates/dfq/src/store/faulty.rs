@@ -89,6 +89,10 @@ impl<O: Objects> Objects for Faulty<O> {
         self.inner.properties()
     }
 
+    fn told_time(&self) -> Option<(Timestamp, Duration)> {
+        self.inner.told_time()
+    }
+
     async fn now(&self) -> Result<Timestamp> {
         call(&self.plan, "now", self.inner.now()).await
     }

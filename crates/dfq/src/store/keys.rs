@@ -1,7 +1,7 @@
 //! The tree as names and contents, over any [`Objects`]: the task seam of memory and of buckets.
 //!
 //! Invariant: a folder is what its names have in common. There is nothing to open and nothing to make, and a
-//! dir is only a name, so nothing is removed here but what has no other use (decision 19). Nothing relies on
+//! task's folder is only a name, so nothing is removed here but what has no other use (decision 19). Nothing relies on
 //! more than create-if-absent, reads that see what was written, and listings.
 
 use std::ops::Range;
@@ -106,6 +106,10 @@ impl<O: Objects> Objects for KeyTree<O> {
 
     async fn now(&self) -> Result<Timestamp> {
         self.objects().now().await
+    }
+
+    fn told_time(&self) -> Option<(Timestamp, Duration)> {
+        self.objects().told_time()
     }
 
     async fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Got>> {

@@ -1,4 +1,4 @@
-//! What a substrate must be able to do, as two seams.
+//! What a substrate must be able to do, as three seams, each on top of the one before.
 //!
 //! [`Objects`] is raw: named contents, create-if-absent, a strict swap. [`Folders`] adds what folders can do beside
 //! that, and [`Tree`] the tasks and leases in them: this is the seam between the protocol and a directory, a bucket

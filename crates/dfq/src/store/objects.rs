@@ -195,6 +195,12 @@ pub trait Objects: Send + Sync + 'static {
     /// The store's own time: the modification time of something just written.
     async fn now(&self) -> Result<Timestamp>;
 
+    /// What the store's clock showed when it last answered, and the monotonic time of this process then, if its
+    /// answers tell that. Only for showing: it costs nothing and is not exact.
+    fn told_time(&self) -> Option<(Timestamp, Duration)> {
+        None
+    }
+
     /// Reads a content or the part of it in `range`, as far as there is one; `None` if there is no such name.
     /// What is larger than 64 MiB (tasks and records) or 1 MiB (all else) is read in parts only, and is otherwise
     /// [`Damaged`](crate::ErrorKind::Damaged).
@@ -239,6 +245,10 @@ impl<O: Objects + ?Sized> Objects for Arc<O> {
         (**self).now().await
     }
 
+    fn told_time(&self) -> Option<(Timestamp, Duration)> {
+        (**self).told_time()
+    }
+
     async fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Got>> {
         (**self).get(name, range).await
     }
@@ -275,7 +285,7 @@ impl<O: Objects + ?Sized> Objects for Arc<O> {
 /// How often a content that others write too is read again before it is written.
 const ROUNDS: u32 = 12;
 
-/// What every [`Objects`] can do by its ten methods.
+/// What every [`Objects`] can do by its own methods.
 #[async_trait]
 pub trait ObjectsExt: Objects {
     /// Reads a content; `None` if there is no such name.
@@ -302,6 +312,11 @@ pub trait ObjectsExt: Objects {
     /// alone. A store that cannot keep the condition answers `Unsupported` and writes nothing. Only where
     /// [`Properties::remote`] says so: a directory keeps what is swapped elsewhere.
     async fn update(&self, path: &str, change: &Change<'_>) -> Result<Updated> {
+        let Properties { provider, remote, .. } = self.properties();
+        if !remote {
+            let message = format!("{provider} cannot update '{path}'");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let name = layout::record_that_a_purge_swaps(path);
         for _ in 0..ROUNDS {
             let Some(got) = self.load(&name).await? else { return Ok(Updated::Missing) };

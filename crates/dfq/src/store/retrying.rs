@@ -90,6 +90,10 @@ impl<O: Objects> Objects for Retrying<O> {
         self.inner.properties()
     }
 
+    fn told_time(&self) -> Option<(Timestamp, Duration)> {
+        self.inner.told_time()
+    }
+
     async fn now(&self) -> Result<Timestamp> {
         patiently!(self.patience(), self.inner.now())
     }

@@ -26,7 +26,7 @@ pub trait Folders: Objects + ObjectsExt {
         from: Option<Self::Cursor>,
         limit: usize,
     ) -> Result<Page<Self::Cursor>>;
-    /// Whether anything has this name, be it a file or not.
+    /// Whether there is a file of this name; on a disk, anything of this name.
     async fn exists(&self, path: &str) -> Result<bool>;
     /// The highest generation for which a terminal record exists; `paths` names the two places where
     /// the record of a generation can be. Records of an id exist without gaps from the first on, so doubling and
@@ -37,8 +37,13 @@ pub trait Folders: Objects + ObjectsExt {
     ) -> Result<Option<Generation>> {
         let finished = async |generation: Generation| {
             let [completed, failed] = paths(generation);
+            if self.properties().blocking {
+                return Ok::<_, Error>(
+                    self.exists(&completed).await? || self.exists(&failed).await?,
+                );
+            }
             let (completed, failed) = futures::join!(self.exists(&completed), self.exists(&failed));
-            Ok::<_, Error>(completed? || failed?)
+            Ok(completed? || failed?)
         };
         if !finished(1).await? {
             return Ok(None);

@@ -1,6 +1,6 @@
 //! Telling the queue what became of tasks, many at a time.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use super::heart::Heart;
@@ -174,28 +174,25 @@ pub(super) async fn settle(
         (worker.observer)(&Settled { queue, receipt, result, became });
     };
     let counts_releases = !queue.capabilities().release;
-    let mut kinds: [Vec<Finished>; 5] = Default::default();
+    let mut batches: BTreeMap<Telling, Vec<Finished>> = BTreeMap::new();
     for finished in all {
-        let kind = match &finished.result {
+        let telling = match &finished.result {
             _ if heart.is_lost(&finished.receipt) => {
                 became(&finished, Became::Lost);
                 continue;
             }
-            TaskResult::Ack => 0,
-            TaskResult::Retry { .. } => 1,
-            TaskResult::Fail { .. } => 2,
-            TaskResult::Release { .. } if counts_releases && !finished.ran => 4,
-            TaskResult::Release { .. } => 3,
+            TaskResult::Ack => Telling::Ack,
+            TaskResult::Retry { .. } => Telling::Nack,
+            TaskResult::Fail { .. } => Telling::Fail,
+            TaskResult::Release { .. } if counts_releases && !finished.ran => Telling::ReleaseUnrun,
+            TaskResult::Release { .. } => Telling::Release,
         };
-        kinds[kind].push(finished);
+        batches.entry(telling).or_default().push(finished);
     }
     let mut told = Told::default();
     let mut hopeless = Vec::new();
-    for (kind, batch) in kinds.into_iter().enumerate() {
-        if batch.is_empty() {
-            continue;
-        }
-        let answers = tell(&**queue, kind, &batch).await;
+    for (telling, batch) in batches {
+        let answers = tell(&**queue, telling, &batch).await;
         for (mut finished, answer) in batch.into_iter().zip(answers) {
             let error = match answer {
                 Ok(noted) => {
@@ -261,12 +258,23 @@ async fn give_back(queue: &dyn Queue, hopeless: &[(Finished, Error)]) {
     }
 }
 
-async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<Became>> {
+/// The verb by which a queue is told of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Telling {
+    Ack,
+    Nack,
+    Fail,
+    Release,
+    /// Given back by a queue that would count a release, though nobody has worked on it.
+    ReleaseUnrun,
+}
+
+async fn tell(queue: &dyn Queue, telling: Telling, batch: &[Finished]) -> Vec<Result<Became>> {
     let receipts = batch.iter().map(|finished| finished.receipt.clone());
     let with_results = receipts.clone().zip(batch.iter().map(|finished| finished.result.clone()));
-    match kind {
-        0 => all(queue.ack(receipts.collect()).await, Became::Completed),
-        1 => {
+    match telling {
+        Telling::Ack => all(queue.ack(receipts.collect()).await, Became::Completed),
+        Telling::Nack => {
             let nacks = with_results.filter_map(|(receipt, result)| match result {
                 TaskResult::Retry { error, delay } => Some(Nack { receipt, error, delay }),
                 _ => None,
@@ -274,7 +282,7 @@ async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<
             let answers = queue.nack(nacks.collect()).await.into_iter();
             answers.map(|answer| answer.map(became)).collect()
         }
-        2 => {
+        Telling::Fail => {
             let failures = with_results.filter_map(|(receipt, result)| match result {
                 TaskResult::Fail { reason } => Some((receipt, reason)),
                 _ => None,
@@ -291,9 +299,11 @@ async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<
             told
         }
         // Nobody tried it, so it cannot have been tried once too often.
-        4 => all(queue.release_unrun(receipts.collect()).await, Became::Released),
+        Telling::ReleaseUnrun => {
+            all(queue.release_unrun(receipts.collect()).await, Became::Released)
+        }
         // Where nothing can be given back without counting, it is given back all the same.
-        _ if !queue.capabilities().release => {
+        Telling::Release if !queue.capabilities().release => {
             let nacks = with_results.filter_map(|(receipt, result)| match result {
                 TaskResult::Release { reason, delay } => Some(Nack {
                     receipt,
@@ -309,7 +319,7 @@ async fn tell(queue: &dyn Queue, kind: usize, batch: &[Finished]) -> Vec<Result<
             };
             answers.map(|answer| answer.map(told)).collect()
         }
-        _ => {
+        Telling::Release => {
             let releases = with_results.filter_map(|(receipt, result)| match result {
                 TaskResult::Release { reason, delay } => Some(Release { receipt, delay, reason }),
                 _ => None,

@@ -41,8 +41,8 @@ impl Subjects {
                     )));
                 }
                 Address::Other { .. } => {
-                    return Err(invalid(format!(
-                        "{address} is no store that could be examined; name a folder or a bucket"
+                    return Err(unsupported(format!(
+                        "{address} is not a store that can be examined; name a folder or a bucket"
                     )));
                 }
             }

@@ -46,6 +46,7 @@ fn state(view: &TaskView, around: &Surroundings) -> Finding {
     let say = |text: String| Finding::new(view.state.name(), text);
     match &view.state {
         TaskState::Ready => say(format!("{id} is ready: the next worker that polls may take it.")),
+        TaskState::Claimed => say(format!("{id} has a lease.")),
         TaskState::Leased { worker_id, until } => {
             let holder = around.describe(worker_id);
             let ends = output::relative(*until, now);

@@ -15,6 +15,8 @@ use crate::select::{Selection, StateName};
 
 /// No more tasks than this are looked into.
 const AT_MOST: usize = 100_000;
+/// Where a look is a request, so many of those that have a lease are looked into.
+const LOOKS: usize = 100;
 /// So many are named.
 const NAMED: usize = 3;
 /// So many holders are named.
@@ -66,6 +68,8 @@ pub(super) struct PendingGroups {
     stale: Group,
     backoff: Group,
     damaged: Group,
+    /// They have a lease, and were not looked into.
+    claimed: Group,
     scheduled: Group,
     /// Ready ones that say they are of another schema than the first.
     schemas: Group,
@@ -77,6 +81,7 @@ impl PendingGroups {
         let all = Selection {
             state: vec![StateName::Pending],
             limit: Some(AT_MOST),
+            looks: Some(LOOKS),
             ..Selection::default()
         };
         let each = |view: TaskView| {
@@ -86,7 +91,8 @@ impl PendingGroups {
         };
         all.visit(queue, each).await?;
         // Those that are due first stand on the first page.
-        for view in queue.list(Some(ListCursor::at(Place::Scheduled))).await?.tasks {
+        let first = ListCursor::at(Place::Scheduled).at_most(NAMED);
+        for view in queue.list(Some(first)).await?.tasks {
             if let TaskState::Scheduled { due } = view.state {
                 groups.scheduled.add(&view, Some(due));
             }
@@ -102,6 +108,7 @@ impl PendingGroups {
             TaskState::Stale { .. } => self.stale.add(view, None),
             TaskState::Backoff { until } => self.backoff.add(view, Some(*until)),
             TaskState::Damaged => self.damaged.add(view, None),
+            TaskState::Claimed => self.claimed.add(view, None),
             _ => {
                 self.ready.add(view, None);
                 let schema = view.payload.as_ref().and_then(|p| p.integer_member("schema_version"));
@@ -175,6 +182,13 @@ impl PendingGroups {
                 next(group)
             );
             findings.push(group.finding("backoff", text));
+        }
+        if self.claimed.count > 0 {
+            let tasks = output::count(self.claimed.count, "more task");
+            let text = format!(
+                "{tasks} have a lease; to save requests, only {LOOKS} of these were looked into."
+            );
+            findings.push(Finding::new("claimed", text).count(self.claimed.count));
         }
         let group = &self.damaged;
         if group.count > 0 {

@@ -16,6 +16,8 @@ use crate::select::{Selection, StateName, last_error};
 
 /// With more pending tasks than this, they are not looked into.
 const PENDING: u64 = 20_000;
+/// Where a look is a request, so many of those that have a lease are looked into.
+const LOOKS: usize = 100;
 /// With more failed ones than this, the latest are not looked for.
 const FAILED: u64 = 20_000;
 /// So many of each are kept: more than any screen shows.
@@ -65,9 +67,10 @@ impl Snapshot {
         let mut stats = queue.stats(detail).await?;
         let mut leases = Vec::new();
         if tells_all && stats.pending <= PENDING {
-            let (states, pending) = pending(queue, &mut leases).await?;
+            let (states, pending, estimated) = pending(queue, &mut leases).await?;
             stats.states = Some(states);
             stats.pending = pending;
+            (stats.estimates.pending, stats.estimates.states) = (false, estimated);
         }
         leases.sort_by(|a, b| (a.until, &a.id).cmp(&(b.until, &b.id)));
         leases.truncate(KEPT);
@@ -107,11 +110,12 @@ impl Snapshot {
     }
 }
 
-/// Counts pending tasks by state, and notes who has which.
-async fn pending(queue: &dyn Queue, leases: &mut Vec<Lease>) -> Result<(PendingStates, u64)> {
+/// Counts pending tasks by state, and notes who has which; whether the states are an estimate.
+async fn pending(queue: &dyn Queue, leases: &mut Vec<Lease>) -> Result<(PendingStates, u64, bool)> {
     let mut states = PendingStates::default();
-    let mut pending = 0;
-    let selection = Selection { state: vec![StateName::Pending], ..Selection::default() };
+    let (mut pending, mut claimed) = (0, 0);
+    let state = vec![StateName::Pending];
+    let selection = Selection { state, looks: Some(LOOKS), ..Selection::default() };
     let each = |view: TaskView| {
         pending += 1;
         if let Some(created) = view.meta.created_at {
@@ -126,12 +130,19 @@ async fn pending(queue: &dyn Queue, leases: &mut Vec<Lease>) -> Result<(PendingS
             TaskState::Stale { .. } => states.stale += 1,
             TaskState::Backoff { .. } => states.backoff += 1,
             TaskState::Damaged => states.damaged += 1,
+            TaskState::Claimed => claimed += 1,
             _ => states.ready += 1,
         }
         Ok(ControlFlow::Continue(()))
     };
     selection.visit(queue, each).await?;
-    Ok((states, pending))
+    // Those that were not looked into are taken to wait for the same things as those that were.
+    let looked = states.leased + states.stale + states.backoff;
+    let share = |of: u64| (of * claimed + looked / 2).checked_div(looked).unwrap_or(0);
+    let (stale, backoff) = (share(states.stale), share(states.backoff));
+    states.leased += claimed.saturating_sub(stale + backoff);
+    (states.stale, states.backoff) = (states.stale + stale, states.backoff + backoff);
+    Ok((states, pending, claimed > 0))
 }
 
 async fn latest(queue: &dyn Queue) -> Result<Vec<Failure>> {

@@ -1,3 +1,4 @@
+use super::super::sieve::{AHEAD, staggered};
 use super::*;
 use crate::model::{TaskId, TaskKey};
 

@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
@@ -96,18 +97,42 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
+/// What a server's answers say of its clock: the time of the last, and this process's monotonic time then.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told(Arc<Mutex<Option<(Timestamp, Duration)>>>);
+
+impl Told {
+    fn hear(&self, headers: &HeaderMap, now: Duration) {
+        let date = headers.get(http::header::DATE).and_then(|date| date.to_str().ok());
+        let parser = jiff::fmt::rfc2822::DateTimeParser::new();
+        if let Some(date) = date.and_then(|date| parser.parse_timestamp(date).ok()) {
+            *lock(&self.0) = Some((date, now));
+        }
+    }
+
+    pub(super) fn time(&self) -> Option<(Timestamp, Duration)> {
+        *lock(&self.0)
+    }
+}
+
 /// Makes clients whose requests are counted.
 #[derive(Debug)]
 pub(super) struct Connector {
     env: Env,
     meter: Meter,
     credentials: Option<Arc<Renewing>>,
+    told: Told,
 }
 
 impl Connector {
     /// Refused credentials are asked for again there, if there is such a place.
-    pub(super) fn new(env: &Env, meter: &Meter, credentials: Option<Arc<Renewing>>) -> Self {
-        Self { env: env.clone(), meter: meter.clone(), credentials }
+    pub(super) fn new(
+        env: &Env,
+        meter: &Meter,
+        told: &Told,
+        credentials: Option<Arc<Renewing>>,
+    ) -> Self {
+        Self { env: env.clone(), meter: meter.clone(), credentials, told: told.clone() }
     }
 }
 
@@ -115,8 +140,8 @@ impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let clients = Clients { options: options.clone(), by_runtime: Mutex::default() };
         let (env, meter) = (self.env.clone(), self.meter.clone());
-        let credentials = self.credentials.clone();
-        Ok(HttpClient::new(Counted { clients, env, meter, credentials }))
+        let (credentials, told) = (self.credentials.clone(), self.told.clone());
+        Ok(HttpClient::new(Counted { clients, env, meter, credentials, told }))
     }
 }
 
@@ -154,6 +179,7 @@ struct Counted {
     env: Env,
     meter: Meter,
     credentials: Option<Arc<Renewing>>,
+    told: Told,
 }
 
 impl Counted {
@@ -190,6 +216,7 @@ impl HttpService for Counted {
                 return Err(error);
             }
         };
+        self.told.hear(answer.headers(), self.env.monotonic());
         let status = answer.status();
         let success = status.is_success() || status == StatusCode::NOT_MODIFIED;
         let length = answer.headers().get(http::header::CONTENT_LENGTH);
@@ -282,6 +309,21 @@ mod tests {
         assert_eq!(kind(Method::POST, Some("delete")), RequestKind::Delete);
         assert_eq!(kind(Method::POST, Some("uploads")), RequestKind::Put);
         assert_eq!(kind(Method::PUT, Some("x-id=PutObject")), RequestKind::Put);
+    }
+
+    #[test]
+    fn the_servers_clock_is_heard() {
+        let (told, mut headers) = (Told::default(), HeaderMap::new());
+        told.hear(&headers, Duration::ZERO);
+        assert_eq!(told.time(), None);
+        for (date, heard) in
+            [("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_777), ("nonsense", 784_111_777)]
+        {
+            headers.insert(http::header::DATE, date.parse().unwrap());
+            told.hear(&headers, Duration::from_secs(3));
+            let time = Timestamp::from_second(heard).unwrap();
+            assert_eq!(told.time(), Some((time, Duration::from_secs(3))));
+        }
     }
 
     #[test]

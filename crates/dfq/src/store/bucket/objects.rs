@@ -16,6 +16,7 @@ use object_store::list::PaginatedListOptions;
 use object_store::{PutMode, UpdateVersion};
 
 use super::client::{Client, head_of};
+use super::http::Told;
 use super::raw::Raw;
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
@@ -38,6 +39,7 @@ pub struct BucketObjects {
     /// Written to learn the store's time.
     clock_file: String,
     /// For requests that the client has no verb for; only S3 has them.
+    told: Told,
     raw: Option<Raw>,
     /// The form in which this server takes ETags, once a swap has shown it.
     form: AtomicU8,
@@ -73,6 +75,7 @@ impl BucketObjects {
         client: Client,
         env: &Env,
         meter: Meter,
+        told: Told,
         raw: Option<Raw>,
     ) -> Self {
         let properties = Properties {
@@ -86,7 +89,7 @@ impl BucketObjects {
         };
         let clock_file = layout::below(layout::TMP, &format!("now-{}", env.nonce()));
         let form = AtomicU8::new(0);
-        Self { client: Arc::new(client), properties, meter, clock_file, raw, form }
+        Self { client: Arc::new(client), properties, meter, told, clock_file, raw, form }
     }
 
     pub(super) fn raw(&self) -> Option<&Raw> {
@@ -170,6 +173,10 @@ impl Objects for BucketObjects {
         }
         let message = format!("{} loses what was just written", self.properties.address);
         Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
+    fn told_time(&self) -> Option<(Timestamp, Duration)> {
+        self.told.time()
     }
 
     async fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Got>> {

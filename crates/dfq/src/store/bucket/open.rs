@@ -5,10 +5,11 @@ use std::time::Duration;
 use object_store::RetryConfig;
 
 use super::client::{Api, Client};
+use super::http::Told;
 use super::{Bucket, BucketObjects};
 use crate::address::{BucketAddress, Cloud};
 use crate::clock::Env;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result, left_out};
 use crate::meter::Meter;
 use crate::options::S3Options;
 
@@ -44,17 +45,18 @@ impl Bucket {
             Cloud::S3 => Self::s3(bucket, prefix, s3.clone(), env, meter).await,
             #[cfg(feature = "gcs")]
             Cloud::Google => {
-                Self::over_api(address, super::gcs::connect(bucket, &env, &meter), env, meter)
+                let told = Told::default();
+                let api = super::gcs::connect(bucket, &env, &meter, &told);
+                Self::over_api(address, api, env, meter, told)
             }
             #[cfg(feature = "azure")]
             Cloud::Azure => {
-                Self::over_api(address, super::azure::connect(bucket, &env, &meter), env, meter)
+                let told = Told::default();
+                let api = super::azure::connect(bucket, &env, &meter, &told);
+                Self::over_api(address, api, env, meter, told)
             }
             #[allow(unreachable_patterns, reason = "with all features there is no other")]
-            _ => {
-                let message = format!("{address}: this program was built without its provider");
-                Err(Error::new(ErrorKind::Unsupported, message))
-            }
+            _ => Err(left_out(address, cloud.feature())),
         }
     }
 
@@ -63,10 +65,11 @@ impl Bucket {
         api: object_store::Result<Box<dyn Api>>,
         env: Env,
         meter: Meter,
+        told: Told,
     ) -> Result<Self> {
         let api = api.map_err(|error| Error::invalid(format!("{address}: {error}")))?;
         let client = Client::new(api, env.clone(), &address.prefix, &address.to_string(), None);
-        let objects = BucketObjects::new(address.cloud.scheme(), client, &env, meter, None);
+        let objects = BucketObjects::new(address.cloud.scheme(), client, &env, meter, told, None);
         Ok(Self::in_bucket(objects, env))
     }
 }

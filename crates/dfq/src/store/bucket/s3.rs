@@ -21,7 +21,7 @@ use object_store::client::{ClientOptions, HttpConnector as _};
 
 use super::client::Client;
 use super::credentials::{Found, Renewing, with_causes};
-use super::http::Connector;
+use super::http::{Connector, Told};
 use super::open::{CONNECT_TIMEOUT, REQUEST_TIMEOUT, no_retries};
 use super::raw::Raw;
 use super::{Bucket, BucketObjects};
@@ -64,7 +64,7 @@ impl Bucket {
         if let Some(endpoint) = &endpoint {
             let Some((scheme @ ("http" | "https"), host)) = endpoint.split_once("://") else {
                 return Err(Error::invalid(format!(
-                    "the endpoint '{endpoint}' is no URL; write https://host, or http://host:port"
+                    "the endpoint '{endpoint}' is not a URL; write https://host, or http://host:port"
                 )));
             };
             if host.contains('@') {
@@ -100,11 +100,12 @@ impl Bucket {
             }
             (None, None) => return Err(no_credentials(&location, &"none are configured")),
         };
-        builder = builder.with_http_connector(Connector::new(&env, &meter, credentials));
+        let told = Told::default();
+        builder = builder.with_http_connector(Connector::new(&env, &meter, &told, credentials));
         let wrong = |error| Error::invalid(format!("{location}: {error}"));
         let store = builder.build().map_err(wrong)?;
         let address = format!("s3://{bucket}/{prefix}").trim_end_matches('/').to_owned();
-        let http = Connector::new(&env, &meter, None).connect(&client).map_err(wrong)?;
+        let http = Connector::new(&env, &meter, &told, None).connect(&client).map_err(wrong)?;
         let server = endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
         let base = match server.trim_end_matches('/').split_once("://") {
             Some((scheme, host)) if !path_style => format!("{scheme}://{bucket}.{host}"),
@@ -112,7 +113,7 @@ impl Bucket {
         };
         let raw = Raw::new(http, Arc::clone(store.credentials()), region, base, prefix);
         let client = Client::new(Box::new(store), env.clone(), prefix, &address, Some(server));
-        let objects = BucketObjects::new("s3", client, &env, meter, Some(raw));
+        let objects = BucketObjects::new("s3", client, &env, meter, told, Some(raw));
         Ok(Self::in_bucket(objects, env))
     }
 }

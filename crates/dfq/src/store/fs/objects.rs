@@ -26,7 +26,7 @@ fn head_of(meta: &Meta) -> Head {
 }
 
 impl<S: Sys> Inner<S> {
-    fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Got>> {
+    pub(super) fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Got>> {
         let read = match range {
             None => self.sys.read(&self.root, name, layout::read_limit(name)),
             Some(range) => {
@@ -77,7 +77,7 @@ impl<S: Sys> Inner<S> {
         self.sync_names(parent(name))
     }
 
-    fn remove(&self, names: &[String]) -> Result<()> {
+    pub(super) fn remove(&self, names: &[String]) -> Result<()> {
         for name in names {
             match self.sys.unlink(&self.root, name) {
                 Ok(()) | Err(Errno::NOENT | Errno::STALE) => {}

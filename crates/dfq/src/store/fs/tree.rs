@@ -25,15 +25,7 @@ const BLOATED_BYTES: u64 = 64 * 1024;
 const LISTED_AGAIN: usize = 4;
 
 impl<S: Sys> Inner<S> {
-    fn read(&self, path: &str) -> Result<Option<Stored>> {
-        match self.sys.read(&self.root, path, layout::read_limit(path)) {
-            Ok((bytes, meta)) => Ok(Some(Stored { bytes, modified: meta.modified })),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.failed("read", path, errno)),
-        }
-    }
-
-    /// The same within a task's folder. ESTALE: on NFS, another client has removed it.
+    /// Reads a file in a task's folder. ESTALE: on NFS, another client has removed it.
     fn read_in(&self, task_dir: &TaskDir<S>, name: &str) -> Result<Option<Stored>> {
         match self.sys.read(&task_dir.dir, name, layout::read_limit(name)) {
             Ok((bytes, meta)) => Ok(Some(Stored { bytes, modified: meta.modified })),
@@ -258,7 +250,9 @@ impl<S: Sys> Folders for Filesystem<S> {
         }
         match inner.overwrite(&inner.root, path, bytes) {
             // Nothing there to rename: it has been, and the answer was lost?
-            Err(Errno::NOENT) if inner.read(path)?.is_some_and(|there| there.bytes == bytes) => {
+            Err(Errno::NOENT)
+                if inner.get(path, None)?.is_some_and(|there| there.bytes == bytes) =>
+            {
                 Ok(())
             }
             answer => answer.map_err(|errno| inner.failed("write", path, errno)),
@@ -266,10 +260,7 @@ impl<S: Sys> Folders for Filesystem<S> {
     }
 
     async fn remove_file(&self, path: &str) -> Result<()> {
-        match self.inner.sys.unlink(&self.inner.root, path) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(self.inner.failed("remove", path, errno)),
-        }
+        self.inner.remove(&[path.to_owned()])
     }
 
     async fn list_folder(
