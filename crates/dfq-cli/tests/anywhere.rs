@@ -36,7 +36,7 @@ fn desk(bucket: &TestBucket) -> Desk {
 fn configuration(bucket: &TestBucket, first: &str, campaign: &str) -> String {
     format!(
         "{first}\ncampaign = '{campaign}'\nbucket = '{}'\n\
-         [queues.jobs]\nlease = '1m'\nbackoff = '1s'\ndead_letter = '{campaign}-jobs-dead'\n",
+         [queues.jobs]\nlease = '12s'\nbackoff = '1s'\ndead_letter = '{campaign}-jobs-dead'\n",
         bucket.address("dfq")
     )
 }

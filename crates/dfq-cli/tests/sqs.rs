@@ -29,6 +29,9 @@ fn json(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
+/// A worker's lease, of which a long poll takes a quarter: three silent ones end `--drain`.
+const SHORT: [&str; 2] = ["--lease", "8s"];
+
 fn claim(desk: &Desk) -> Value {
     json(&desk.ok(&["poll", "jobs", "--wait", "10s"]))
 }
@@ -78,7 +81,8 @@ fn a_worker_retries_gives_up_and_drains() {
     desk.ok(&["push", "jobs", "id=soon", "--delay", "2s"]);
     let script = r#"case $DFQ_TASK_ID-$DFQ_ATTEMPT in bad-*) exit 65;; flaky-1) exit 1;; esac
         echo "$DFQ_TASK_ID""#;
-    let drained = desk.dfq(&["work", "jobs", "-j", "2", "--drain", "--", "sh", "-c", script]);
+    let work = ["work", "jobs", "-j", "2", "--drain"];
+    let drained = desk.dfq(&[&work[..], &SHORT, &["--", "sh", "-c", script]].concat());
     assert_eq!(drained.status, Some(1), "one has failed: {drained:?}");
     let mut done: Vec<&str> = drained.out.lines().collect();
     done.sort_unstable();
@@ -89,7 +93,8 @@ fn a_worker_retries_gives_up_and_drains() {
     );
 
     // What was given up lies in the dead-letter queue as the task that it was, and can be worked on.
-    let dead = desk.dfq(&["work", "sqs://work-jobs-dead", "--drain", "--", "cat"]);
+    let work = ["work", "sqs://work-jobs-dead", "--drain"];
+    let dead = desk.dfq(&[&work[..], &SHORT, &["--", "cat"]].concat());
     assert_eq!(dead.out, "{\"id\":\"bad\"}\n", "{dead:?}");
 }
 
@@ -213,8 +218,8 @@ fn what_it_costs() {
     // nothing is received on how long that takes. The exact figures are those of the bench below.
     let pushed = desk.dfq_with(&["push", "jobs", "--cost", "--json"], &tasks);
     assert!((10..=100).contains(&requests(&pushed, "send")), "{pushed:?}");
-    let work = ["work", "jobs", "-j", "10", "--drain", "--cost", "--json", "--", "true"];
-    let worked = desk.dfq(&work);
+    let work = ["work", "jobs", "-j", "10", "--drain", "--cost", "--json"];
+    let worked = desk.dfq(&[&work[..], &SHORT, &["--", "true"]].concat());
     assert_eq!(json(worked.out.lines().last().unwrap())["completed"], 100, "{worked:?}");
     assert!((10..=200).contains(&requests(&worked, "receive")), "{worked:?}");
     assert!((10..=100).contains(&requests(&worked, "remove")), "{worked:?}");
@@ -316,7 +321,8 @@ fn a_worker_needs_exactly_its_policy() {
     let script = r#"test $DFQ_TASK_ID != bad || exit 65; test $DFQ_ATTEMPT != 1 || exit 75"#;
     let work = ["work", "jobs", "--until", "drained", "--stop-after", "20s", "--grace", "1s"];
     let job = |desk: &Desk| {
-        let worked = desk.dfq(&[&work[..], &["--json", "--", "sh", "-c", script]].concat());
+        let line = [&work[..], &SHORT, &["--json", "--", "sh", "-c", script]].concat();
+        let worked = desk.dfq(&line);
         let line = worked.out.lines().last().map(json).unwrap_or_default();
         let out = format!("{} {} {}", line["completed"], line["failed"], line["released"]);
         vec![Said { out, ..worked }, desk.dfq(&["stats", "jobs", "--fast"])]
@@ -328,7 +334,7 @@ fn a_worker_needs_exactly_its_policy() {
 fn a_viewer_needs_exactly_its_policy() {
     let prepare = |desk: &Desk| {
         desk.ok(&["push", "jobs", "id=a", "--max-attempts", "1"]);
-        desk.dfq(&["work", "jobs", "--drain", "--", "false"]);
+        desk.dfq(&[&["work", "jobs", "--drain"], &SHORT[..], &["--", "false"]].concat());
     };
     let wait = ["wait", "jobs", "--timeout", "0", "--json"];
     check("viewer", prepare, |desk| vec![desk.dfq(&["stats", "jobs"]), desk.dfq(&wait)]);

@@ -1,4 +1,4 @@
-//! What is peculiar to SQS: its limits, its dead letters, its bad messages, and what it costs.
+//! What is peculiar to SQS: its limits, its dead letters, messages that cannot be read, and what it costs.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "the server's clock is the machine's")]
@@ -205,13 +205,14 @@ async fn what_the_server_refuses_keeps_nobody_out() {
 }
 
 #[tokio::test]
-async fn strangers_are_left_to_the_redrive_policy() {
+async fn what_cannot_be_read_is_left_to_the_redrive_policy() {
     let Some(endpoint) = sqs_support::ministack() else { return };
     let site = Site::new(endpoint, "");
     let queue = site.queue(&Settings { lease: Duration::from_secs(4), ..settings() }).await;
     let (client, url) = site.bare().await;
-    let foreign = ["hello", "{\"url\":\"x\"}", "{\"_dfq\":{\"id\":7}}", "[1,"];
-    for body in foreign {
+    // Each has the member that is ours, and not as we write it.
+    let broken = ["{\"_dfq\":{\"id\":7}}", "{\"_dfq\":1}", "{\"_dfq\":{\"id\":\"\"}}"];
+    for body in broken {
         client.send_message().queue_url(&url).message_body(body).send().await.unwrap();
     }
     queue.push(vec![task("{}", "ours")]).await.remove(0).unwrap();
@@ -222,14 +223,14 @@ async fn strangers_are_left_to_the_redrive_policy() {
             queue.ack(vec![delivery.receipt]).await.remove(0).unwrap();
         }
         let stats = queue.stats(Detail::Counts).await.unwrap();
-        if stats.failed == 4 {
+        if stats.failed == 3 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
     assert_eq!(ours, ["ours"]);
     let stats = queue.stats(Detail::Counts).await.unwrap();
-    assert_eq!((stats.pending, stats.failed), (0, 4), "all there, untouched");
+    assert_eq!((stats.pending, stats.failed), (0, 3), "all there, untouched");
 }
 
 #[tokio::test]
@@ -375,6 +376,8 @@ async fn a_worker_drains_a_queue() {
         }
     };
     let worker = Worker::new(queue, handler).concurrency(20).until(Until::Drained);
+    // The end of a queue is listened for in quarters of the lease.
+    let worker = worker.lease(Duration::from_secs(12));
     let report = worker.run().await.unwrap();
     assert_eq!((report.completed, report.failed, report.released), (198, 2, 1), "{report:?}");
     assert_eq!(poll(&*site.dead_letters().await, 5).await.len(), 2);

@@ -5,9 +5,9 @@
 
 mod sqs_support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dfq::clock::{ManualClock, SeededChance};
@@ -163,8 +163,8 @@ async fn a_handler_that_blocks_keeps_its_task() {
             })
         }
     };
-    let started = Arc::new(std::sync::Mutex::new(Some(thief)));
-    let thieves = Arc::new(std::sync::Mutex::new(None));
+    let started = Arc::new(Mutex::new(Some(thief)));
+    let thieves = Arc::new(Mutex::new(None));
     let handler = {
         let thieves = Arc::clone(&thieves);
         move |_: Job| {
@@ -184,7 +184,7 @@ async fn a_handler_that_blocks_keeps_its_task() {
 /// A queue whose first receive waits until it is told to go on: who tells, and who hears that it waits.
 async fn waiting(endpoint: &str) -> (Arc<dyn Queue>, Site, Receiver<()>, Sender<()>) {
     let ((asked, is_asked), (go_on, told)) = (channel(), channel());
-    let told = std::sync::Mutex::new(Some(told));
+    let told = Mutex::new(Some(told));
     let judge = move |operation: &str, _: &str| {
         let first = (operation == "ReceiveMessage").then(|| told.lock().unwrap().take()).flatten();
         if let Some(told) = first {
@@ -225,10 +225,85 @@ async fn a_slow_worker_does_not_bury_what_never_ran() {
     let clock = ManualClock::default();
     let env = Env::new(Arc::new(clock.clone()), Arc::new(SeededChance::new(1)));
     let worker = Worker::new(queue, |_: Job| async { TaskResult::Ack }).until(Until::Drained);
-    let running = tokio::spawn(worker.env(env).run());
+    let running = tokio::spawn(worker.env(env).lease(Duration::from_secs(12)).run());
     tokio::task::spawn_blocking(move || is_asked.recv().unwrap()).await.unwrap();
     clock.advance(settings().lease);
     go_on.send(()).unwrap();
     let report = running.await.unwrap().unwrap();
     assert_eq!(report, Report { released: 1, completed: 1, ..Report::default() });
+}
+
+/// Counts that lag behind: SQS allows a minute.
+const NO_COUNTS: &str = r#"{"Attributes":{"ApproximateNumberOfMessages":"0",
+    "ApproximateNumberOfMessagesNotVisible":"0","ApproximateNumberOfMessagesDelayed":"0"}}"#;
+
+/// A server whose short polls bring nothing, nor its first long polls, and whose counts are all zero.
+/// SQS allows that of short polls and counts. Answers the queue, with 50 tasks in it, and what it is asked
+/// from then on: `R<seconds>` for a poll, `C` for counts, `D` for acks.
+async fn silent(endpoint: &str, first_long: usize) -> (Arc<dyn Queue>, Arc<Mutex<Vec<String>>>) {
+    let (lies, long) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (lying, log) = (Arc::clone(&lies), Arc::clone(&asked));
+    let judge = move |operation: &str, body: &str| {
+        if !lying.load(Ordering::SeqCst) {
+            return Act::Pass;
+        }
+        let request: serde_json::Value = serde_json::from_str(body).unwrap();
+        let seconds = request["WaitTimeSeconds"].as_u64().unwrap_or(0);
+        let (noted, act) = match operation {
+            "GetQueueAttributes" => ("C".to_owned(), Act::Answer(NO_COUNTS)),
+            "ReceiveMessage" if seconds == 0 => ("R0".to_owned(), Act::Answer("{}")),
+            "ReceiveMessage" if long.fetch_add(1, Ordering::SeqCst) < first_long => {
+                (format!("R{seconds}"), Act::Answer("{}"))
+            }
+            "ReceiveMessage" => (format!("R{seconds}"), Act::Pass),
+            "DeleteMessageBatch" => ("D".to_owned(), Act::Pass),
+            _ => return Act::Pass,
+        };
+        log.lock().unwrap().push(noted);
+        act
+    };
+    let site = Site::new(&proxy::between(endpoint, judge), "");
+    let queue = site.queue(&Settings { lease: Duration::from_secs(8), ..settings() }).await;
+    let tasks = (0..50).map(|n| task("{}", &format!("t{n}"))).collect();
+    assert!(queue.push(tasks).await.iter().all(Result::is_ok));
+    lies.store(true, Ordering::SeqCst);
+    (queue, asked)
+}
+
+/// Neither a short poll nor the counts prove that nothing is left; three long polls in a row do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_does_not_end_before_several_long_polls_were_empty() {
+    let Some(endpoint) = sqs_support::ministack() else { return };
+    for until in [Until::Drained, Until::Idle] {
+        // Two silences prove nothing yet.
+        let (queue, asked) = silent(endpoint, 2).await;
+        let handler = |_: Job| async { TaskResult::Ack };
+        let worker = Worker::new(queue, handler).concurrency(10).until(until);
+        let report = worker.run().await.unwrap();
+        assert_eq!(report.completed, 50, "{until:?}: {:?}", asked.lock().unwrap());
+        // What came began the count anew.
+        let asked = asked.lock().unwrap();
+        let after = asked.iter().rposition(|request| request == "D").unwrap();
+        let long = asked[after..].iter().filter(|request| *request == "R2").count();
+        assert!(long >= 3, "a quarter of the lease each: {asked:?}");
+        assert_eq!(asked.last().unwrap(), "C", "and the counts agree at the end");
+    }
+}
+
+/// What others hold cannot be claimed now, so a worker that ends when idle does not wait for it. Each of its
+/// queues has to be sure.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_worker_ends_while_others_hold_tasks() {
+    let Some(endpoint) = sqs_support::ministack() else { return };
+    let (first, second) = (Site::new(endpoint, ""), Site::new(endpoint, ""));
+    let holder = first.queue(&settings()).await;
+    holder.push(vec![task("1", "a")]).await.remove(0).unwrap();
+    let held = poll(&*holder, 1).await.remove(0);
+    let queue = first.open(None).await.unwrap();
+    let then = second.queue(&settings()).await;
+    let worker = Worker::new(queue, |_: Job| async { TaskResult::Ack }).then(then);
+    let worker = worker.lease(Duration::from_secs(20)).until(Until::Idle);
+    assert_eq!(worker.run().await.unwrap(), Report::default());
+    holder.ack(vec![held.receipt]).await.remove(0).unwrap();
 }

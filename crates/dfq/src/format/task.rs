@@ -177,6 +177,11 @@ pub(crate) fn member<'a>(json: &'a str, name: &str) -> Option<&'a str> {
     found.map(|(_, value)| value.get())
 }
 
+/// Whether this is a JSON object with a member `_dfq`, readable or not.
+pub(crate) fn has_reserved(json: &str) -> bool {
+    member(json, RESERVED).is_some()
+}
+
 /// Takes a payload apart from the `_dfq` beside it, if there is one.
 fn split(text: &str) -> Result<(Payload, Option<Reserved>)> {
     let not_json = |e| Error::invalid(format!("not valid JSON: {e}"));

@@ -177,6 +177,10 @@ pub struct Idle {
     /// When something known now could become claimable: a backoff over, a lease run out, a scheduled
     /// task due. `None` when nothing is there to wait for.
     pub next: Option<Duration>,
+    /// What was found proves little yet: the provider may hand out nothing, and count nothing, although
+    /// something is there (SQS does). Wait for so long, poll again, and conclude nothing before this is
+    /// `None`.
+    pub unsure: Option<Duration>,
 }
 
 /// A failed attempt.

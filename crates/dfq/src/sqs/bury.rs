@@ -1,5 +1,7 @@
 //! Giving up: a task's message moves to the dead-letter queue, with the reason in it.
 //!
+//! A message of another program moves as it came, with the reason in an attribute beside it.
+//!
 //! Invariant: a message is removed only once its copy has been taken by the dead-letter queue. A crash
 //! in between leaves it in both, never in none.
 
@@ -8,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::OnceCell;
 
 use super::body::{self, Body};
+use super::foreign::{Content, Foreign};
 use super::hold::{Ended, LockedMessage, in_order};
 use super::send::Outgoing;
 use super::{Core, PROVIDER};
@@ -149,7 +152,10 @@ impl Core {
     /// A failed task as it lies in the dead-letter queue: the same text as a record of the tree, which
     /// can be pushed or moved back as it is.
     fn copy(&self, locked: &LockedMessage, reason: &str) -> Option<Outgoing> {
-        let (payload, meta) = locked.held.content.as_ref()?;
+        let Content { payload, meta, foreign } = locked.held.content.as_ref()?;
+        if let Some(foreign) = foreign {
+            return Some(self.foreign_copy(foreign, payload, meta, reason));
+        }
         let strict = self.strict.load(Ordering::Relaxed);
         let text = |reason: &str| {
             let record = self.record(locked, payload, meta, reason);
@@ -163,7 +169,26 @@ impl Core {
             // Never the same twice: a task that was moved back and failed again is no double.
             (self.group_of(&meta.id, payload), body::word(&self.env.nonce()))
         });
-        Some(Outgoing { body, delay_seconds: 0, fifo })
+        Some(Outgoing { body, delay_seconds: 0, fifo, foreign: None })
+    }
+
+    /// The same of a message that another program sent.
+    fn foreign_copy(
+        &self,
+        foreign: &Foreign,
+        payload: &Payload,
+        meta: &TaskMeta,
+        reason: &str,
+    ) -> Outgoing {
+        let reason = end_of(reason, MAX_REASON_BYTES);
+        let attributes = foreign.last_attributes(&meta.id, reason, self.message_limit);
+        let group = || foreign.group.clone().unwrap_or_else(|| self.group_of(&meta.id, payload));
+        Outgoing {
+            body: Body { text: foreign.text.clone(), escape: None },
+            delay_seconds: 0,
+            fifo: self.fifo.then(|| (group(), body::word(&self.env.nonce()))),
+            foreign: Some(attributes),
+        }
     }
 
     fn record(

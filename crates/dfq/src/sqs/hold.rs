@@ -17,11 +17,12 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::body::Ticket;
 use super::client::{Answer, BATCH, Client, Entry, PIPELINE, Patience, Refused, pipelined};
+use super::foreign::Content;
 use super::{Core, whole_seconds};
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::RequestKind;
-use crate::model::{Payload, Receipt, TaskMeta};
+use crate::model::Receipt;
 use crate::queue::{Answers, Nack, Nacked};
 
 /// How long SQS lets anybody have a message, renewals included.
@@ -35,7 +36,7 @@ pub(super) struct Held {
     /// The length of its lease.
     pub(super) seconds: u32,
     /// The task; not known if another process received it.
-    pub(super) content: Option<(Payload, TaskMeta)>,
+    pub(super) content: Option<Content>,
     /// Locked while a verb is at it: a heartbeat in flight ends before an ack begins.
     pub(super) state: Arc<Mutex<State>>,
 }
@@ -89,7 +90,7 @@ impl Held {
         handle: String,
         received: Duration,
         seconds: u32,
-        content: Option<(Payload, TaskMeta)>,
+        content: Option<Content>,
     ) -> Self {
         let ends = received + Duration::from_secs(seconds.into());
         let state = Arc::new(Mutex::new(State { ends, ended: None }));
@@ -293,7 +294,7 @@ impl Core {
         let mut hopeless = Vec::new();
         for locked in ours {
             let Some(nack) = asked.remove(&locked.receipt) else { continue };
-            let meta = locked.held.content.as_ref().map(|(_, meta)| meta);
+            let meta = locked.held.content.as_ref().map(|content| &content.meta);
             let own = meta.and_then(|meta| meta.max_attempts);
             let carried = meta.map_or(0, |meta| meta.carried.failed);
             let attempt = locked.receipt.attempt.saturating_add(carried);
@@ -322,6 +323,7 @@ impl Core {
             back.push(locked);
         }
         let hidden = self.hide(&self.client, &back, &seconds).await;
+        self.silence_ends();
         for ((mut locked, fate), hidden) in back.into_iter().zip(fates).zip(hidden) {
             if hidden.is_ok() {
                 self.end(&mut locked, Ended::GivenBack);
@@ -341,6 +343,7 @@ impl Core {
     pub(super) async fn release_unrun(&self, receipts: Vec<Receipt>) -> Answers<()> {
         let (mut ours, mut answers) = self.lock_messages(&receipts, |_| None).await;
         let hidden = self.hide(&self.client, &ours, &vec![0; ours.len()]).await;
+        self.silence_ends();
         for (locked, answer) in ours.iter_mut().zip(hidden) {
             if answer.is_ok() {
                 self.end(locked, Ended::GivenBack);

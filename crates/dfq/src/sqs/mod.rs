@@ -1,10 +1,10 @@
 //! A queue in Amazon SQS, or in a server that speaks its protocol.
 //!
 //! SQS keeps the leases itself, so this is a [`Queue`] of its own and no [`Tree`](crate::store::Tree).
-//! A task is a message whose body is the task file's text (FORMAT.md); a claim is a receive, whose
-//! visibility timeout is the lease; an ack deletes the message; a nack makes it visible again after the
-//! backoff; the attempt is SQS's own count of receives. A task that is given up moves to the
-//! dead-letter queue: the one that was named, or the redrive policy's.
+//! A task is a message whose body is the task file's text (FORMAT.md), or one that another program sent
+//! (`foreign`); a claim is a receive, whose visibility timeout is the lease; an ack deletes the message; a
+//! nack makes it visible again after the backoff; the attempt is SQS's own count of receives. A task that is
+//! given up moves to the dead-letter queue: the one that was named, or the redrive policy's.
 //!
 //! Invariant: whatever was acked is gone, whatever was given up is in the dead-letter queue, and all else
 //! comes back. What SQS cannot do is declared in [`Capabilities`], and answered with an error that
@@ -16,11 +16,13 @@ mod account;
 mod body;
 mod bury;
 mod client;
+mod foreign;
 mod hold;
 mod open;
 mod policy;
 mod receive;
 mod send;
+mod silence;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -37,6 +39,7 @@ use self::bury::DeadLetters;
 use self::client::Client;
 use self::hold::{Held, SettledReceipts};
 use self::receive::Ahead;
+use self::silence::Silence;
 use crate::address::SqsAddress;
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
@@ -96,10 +99,12 @@ struct Core {
     held: Mutex<HashMap<Receipt, Arc<Held>>>,
     settled: Mutex<SettledReceipts>,
     ahead: Mutex<Ahead>,
+    /// How long nothing has come.
+    silence: Mutex<Silence>,
     /// A long poll has ended.
     arrived: tokio::sync::Notify,
-    /// Messages that are no tasks and have been reported.
-    strangers: Mutex<HashSet<String>>,
+    /// Messages that cannot be read and have been reported.
+    unreadable: Mutex<HashSet<String>>,
 }
 
 /// Seconds, rounded up: SQS knows no others.

@@ -100,8 +100,9 @@ pub(super) async fn open(address: SqsAddress, open: OpenOptions) -> Result<Core>
         held: Default::default(),
         settled: Default::default(),
         ahead: Default::default(),
+        silence: Default::default(),
         arrived: Default::default(),
-        strangers: Default::default(),
+        unreadable: Default::default(),
     })
 }
 

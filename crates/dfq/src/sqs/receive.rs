@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName};
 
-use super::body::{self, ESCAPE, Ticket};
+use super::body::Ticket;
 use super::client::{BATCH, PIPELINE, Patience, REQUEST_TIMEOUT};
+use super::foreign;
 use super::hold::{Held, MAX_HELD};
+use super::silence::{listening, longest_wait};
 use super::{Core, PROVIDER, whole_seconds};
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
@@ -19,17 +21,26 @@ use crate::meter::RequestKind;
 use crate::model::{TaskKey, check_lease};
 use crate::queue::{Delivery, Earlier, Idle, PollRequest, Polled};
 
-/// The longest that SQS waits for messages.
-const MAX_WAIT_SECONDS: u32 = 20;
-
 /// How soon to look again for what others hold, or what is not due: nobody tells when that will be.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
+
+/// For how many seconds a message is held at least that a long poll brings. SQS waits whole seconds, which
+/// are a large part of a shorter lease.
+const MIN_AHEAD_SECONDS: u32 = 4;
 
 /// How long to wait after a long poll failed.
 const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
 
-/// How many strangers are remembered, to be reported once each.
-const MAX_STRANGERS: usize = 10_000;
+/// How many messages that cannot be read are remembered, to be reported once each.
+const MAX_UNREADABLE: usize = 10_000;
+
+/// What SQS is to say of each message: how often it was received, and for those that other programs sent, when
+/// and in which group.
+const SYSTEM_ATTRIBUTES: [MessageSystemAttributeName; 3] = [
+    MessageSystemAttributeName::ApproximateReceiveCount,
+    MessageSystemAttributeName::SentTimestamp,
+    MessageSystemAttributeName::MessageGroupId,
+];
 
 /// What was received before anybody asked for it.
 #[derive(Default)]
@@ -70,7 +81,7 @@ impl Core {
             let (mut short, mut trouble) = (false, None);
             for answer in futures::future::join_all(calls).await {
                 match answer {
-                    Ok(Received { all, good }) => {
+                    Ok(Received { all, good, .. }) => {
                         short |= !all;
                         deliveries.extend(good);
                     }
@@ -86,6 +97,7 @@ impl Core {
             }
         }
         let mut next = (deliveries.len() < request.max).then_some(LOOK_AGAIN);
+        let mut unsure = Some(listening(seconds));
         if deliveries.is_empty() {
             // Is there anything to wait for?
             let counts = self.counts(&self.url).await?;
@@ -93,9 +105,11 @@ impl Core {
                 // A request that does not wait asks some of the servers, one that does asks all.
                 deliveries = self.receive(request.max.min(BATCH), seconds, 1).await?.good;
             }
-            next = next.filter(|_| counts.any());
+            let counted = counts.any() || !lock(&self.held).is_empty();
+            unsure = unsure.filter(|_| !self.silence_proves(counted));
+            next = next.filter(|_| counted);
         }
-        Ok(Polled { deliveries, idle: Idle { next, ..Idle::default() } })
+        Ok(Polled { deliveries, idle: Idle { next, unsure, ..Idle::default() } })
     }
 
     pub(super) async fn wait(self: &Arc<Self>, at_most: Duration) {
@@ -117,14 +131,14 @@ impl Core {
         }
         let lease = whole_seconds(self.settings.lease).min(MAX_HELD.as_secs() as u32);
         let (max, seconds) = ahead.wanted.unwrap_or((1, lease));
-        // The lease counts from before the request, so no large part of it may go into the waiting.
-        let longest = MAX_WAIT_SECONDS.min(seconds / 4);
+        let seconds = seconds.max(MIN_AHEAD_SECONDS);
+        let longest = longest_wait(seconds);
         // Nor should it outlast the one who waits, who may be about to leave.
         let wait = u32::try_from(at_most.as_secs()).unwrap_or(u32::MAX).max(1).min(longest);
         if ahead.asking {
             return at_most;
         }
-        if ahead.closed || wait == 0 || !self.env.is_running() {
+        if ahead.closed || !self.env.is_running() {
             return at_most.min(LOOK_AGAIN);
         }
         ahead.asking = true;
@@ -132,7 +146,12 @@ impl Core {
         self.env.spawn(async move {
             let core = &asking.0;
             match core.receive(max.min(BATCH), seconds, wait).await {
-                Ok(received) => lock(&core.ahead).ready.extend(received.good),
+                Ok(received) => {
+                    if received.nothing && wait == longest {
+                        core.silence_lasts();
+                    }
+                    lock(&core.ahead).ready.extend(received.good);
+                }
                 Err(error) => {
                     tracing::warn!(%error, "cannot wait for tasks now");
                     core.env.clock().sleep(TROUBLE_PAUSE).await;
@@ -216,14 +235,17 @@ impl Core {
                 .max_number_of_messages(i32::try_from(max).unwrap_or(1))
                 .visibility_timeout(seconds.cast_signed())
                 .wait_time_seconds(wait.cast_signed())
-                .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount)
-                .message_attribute_names(ESCAPE)
+                .set_message_system_attribute_names(Some(SYSTEM_ATTRIBUTES.to_vec()))
+                .message_attribute_names("All")
                 .set_receive_request_attempt_id(attempt_id.clone())
                 .send()
         };
         let answer = self.client.call(RequestKind::Receive, "poll", patience, call).await?;
         let messages = answer.said.messages.unwrap_or_default();
-        let all = messages.len() >= max;
+        let (all, nothing) = (messages.len() >= max, messages.is_empty());
+        if !nothing {
+            self.silence_ends();
+        }
         let mut good = Vec::with_capacity(messages.len());
         for message in messages {
             match self.deliver(&message, before, seconds) {
@@ -231,15 +253,14 @@ impl Core {
                 Err(error) => self.report(&message, &error),
             }
         }
-        Ok(Received { all, good: self.set_aside_hopeless(good).await })
+        Ok(Received { all, nothing, good: self.set_aside_hopeless(good).await })
     }
 
     fn deliver(&self, message: &Message, before: Duration, seconds: u32) -> Result<Delivery> {
-        let nothing = || Error::invalid("it has no body or no receipt");
-        let text = message.body().ok_or_else(nothing)?;
+        let nothing = || Error::invalid("it has no receipt");
         let handle = message.receipt_handle().ok_or_else(nothing)?;
-        let escape = message.message_attributes().and_then(|all| all.get(ESCAPE));
-        let (payload, meta) = body::decode(text, escape.and_then(|value| value.string_value()))?;
+        let content = foreign::read(message)?;
+        let (payload, meta) = (content.payload.clone(), content.meta.clone());
         let count = message
             .attributes()
             .and_then(|all| all.get(&MessageSystemAttributeName::ApproximateReceiveCount));
@@ -248,8 +269,7 @@ impl Core {
         let key = TaskKey::new(meta.id.clone(), meta.generation);
         let ticket = Ticket { seconds, origin: self.origin.clone(), handle: handle.to_owned() };
         let receipt = ticket.receipt(key.clone(), received);
-        let content = Some((payload.clone(), meta.clone()));
-        let held = Held::new(ticket.handle, before, seconds, content);
+        let held = Held::new(ticket.handle, before, seconds, Some(content));
         let valid_for = held.left_at(self.env.monotonic());
         lock(&self.held).insert(receipt.clone(), Arc::new(held));
         Ok(Delivery {
@@ -290,16 +310,16 @@ impl Core {
         good
     }
 
-    /// Says once what came that is none of ours. It stays where it is, for the redrive policy.
+    /// Says once what came and cannot be read. It stays where it is, for the redrive policy.
     fn report(&self, message: &Message, error: &Error) {
         let id = message.message_id().unwrap_or_default();
-        let mut known = lock(&self.strangers);
-        if known.len() >= MAX_STRANGERS {
+        let mut known = lock(&self.unreadable);
+        if known.len() >= MAX_UNREADABLE {
             known.clear();
         }
         if known.insert(id.to_owned()) {
             let address = &self.address;
-            tracing::warn!(id, %address, %error, "a message that is no task is left to the redrive policy");
+            tracing::warn!(id, %address, %error, "a message that cannot be read is left to the redrive policy");
         }
     }
 }
@@ -318,6 +338,8 @@ impl Drop for Asking {
 struct Received {
     /// As many as were asked for.
     all: bool,
+    /// Not one message, of whatever kind.
+    nothing: bool,
     good: Vec<Delivery>,
 }
 

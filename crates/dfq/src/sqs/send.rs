@@ -7,11 +7,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
+use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 use futures::future::BoxFuture;
 
 use super::body::{self, Body, ESCAPE};
 use super::client::{Answer, BATCH, Client, Entry, PIPELINE, Patience, Refused, pipelined};
+use super::foreign::{self, Attributes};
 use super::{Core, PROVIDER, whole_seconds};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
@@ -32,6 +33,14 @@ pub(super) struct Outgoing {
     pub(super) delay_seconds: u32,
     /// Group and deduplication id, which a FIFO queue asks for.
     pub(super) fifo: Option<(String, String)>,
+    /// The attributes of a message that another program sent, which goes on as it came.
+    pub(super) foreign: Option<Attributes>,
+}
+
+impl Outgoing {
+    fn size(&self) -> usize {
+        self.body.size() + self.foreign.as_ref().map_or(0, foreign::size)
+    }
 }
 
 impl Core {
@@ -44,6 +53,7 @@ impl Core {
                 Pushed::Created(key)
             }));
         }
+        self.silence_ends();
         let (indexes, messages): (Vec<usize>, Vec<Outgoing>) = out.into_iter().unzip();
         for (at, sent) in indexes.into_iter().zip(self.send(&self.url, &messages).await) {
             let Err(refused) = sent else { continue };
@@ -106,7 +116,7 @@ impl Core {
         let double = if own_word { journey.as_str() } else { id.as_str() };
         let fifo = self.fifo.then(|| (self.group_of(&id, &task.payload), body::word(double)));
         let delay_seconds = delay.map_or(0, whole_seconds);
-        Ok((TaskKey::new(id, 1), Outgoing { body, delay_seconds, fifo }))
+        Ok((TaskKey::new(id, 1), Outgoing { body, delay_seconds, fifo, foreign: None }))
     }
 
     fn check_delay(&self, id: &TaskId, delay: Option<Duration>) -> Result<()> {
@@ -173,13 +183,14 @@ impl Core {
     ) {
         for (message, answer) in pack.iter().zip(answers) {
             let Err(refused) = answer else { continue };
-            if refused.code != "InvalidMessageContents" {
+            if refused.code != "InvalidMessageContents" || message.foreign.is_some() {
                 continue;
             }
             let Ok(body) = message.body.strictly() else { continue };
             if body != message.body {
                 self.strict.store(true, Ordering::Relaxed);
-                let again = Outgoing { body, fifo: message.fifo.clone(), ..*message };
+                let fifo = message.fifo.clone();
+                let again = Outgoing { body, fifo, foreign: None, ..*message };
                 *answer = send_batch(&self.client, url, &[again]).await.remove(0);
             }
         }
@@ -191,12 +202,12 @@ fn pack(all: &[Outgoing], limit: usize) -> Vec<&[Outgoing]> {
     let mut packs = Vec::new();
     let (mut start, mut size) = (0, 0);
     for (at, message) in all.iter().enumerate() {
-        let full = at - start == BATCH || size + message.body.size() > limit;
+        let full = at - start == BATCH || size + message.size() > limit;
         if full && at > start {
             packs.push(&all[start..at]);
             (start, size) = (at, 0);
         }
-        size += message.body.size();
+        size += message.size();
     }
     if start < all.len() {
         packs.push(&all[start..]);
@@ -206,17 +217,16 @@ fn pack(all: &[Outgoing], limit: usize) -> Vec<&[Outgoing]> {
 
 async fn send_batch(client: &Client, url: &str, pack: &[Outgoing]) -> Vec<Result<(), Refused>> {
     let entry = |at: usize| {
-        let Outgoing { body, delay_seconds, fifo } = &pack[at];
-        let escape = body.escape.and_then(|spelling| {
-            let value = MessageAttributeValue::builder().data_type("String");
-            value.string_value(spelling.name()).build().ok()
-        });
+        let Outgoing { body, delay_seconds, fifo, foreign } = &pack[at];
+        let escape = body.escape.and_then(|spelling| foreign::text_value(spelling.name()));
+        let escape = escape.map(|value| Attributes::from([(ESCAPE.to_owned(), value)]));
+        let attributes = foreign.clone().or(escape).filter(|attributes| !attributes.is_empty());
         let (group, double) = fifo.clone().unzip();
         SendMessageBatchRequestEntry::builder()
             .id(at.to_string())
             .message_body(&body.text)
             .set_delay_seconds((*delay_seconds > 0).then_some(delay_seconds.cast_signed()))
-            .set_message_attributes(escape.map(|value| [(ESCAPE.to_owned(), value)].into()))
+            .set_message_attributes(attributes)
             .set_message_group_id(group)
             .set_message_deduplication_id(double)
             .build()
@@ -242,7 +252,7 @@ mod tests {
 
     fn sized(bytes: usize) -> Outgoing {
         let body = Body { text: "x".repeat(bytes), escape: None };
-        Outgoing { body, delay_seconds: 0, fifo: None }
+        Outgoing { body, delay_seconds: 0, fifo: None, foreign: None }
     }
 
     #[test]

@@ -104,10 +104,12 @@ pub enum Until {
     /// Never.
     #[default]
     Stopped,
-    /// When nothing can be claimed now and nothing is running.
+    /// When nothing can be claimed now and nothing is running. SQS is believed after three long polls in
+    /// a row that brought nothing, of 20 seconds each or a quarter of the lease.
     Idle,
     /// When nothing is left: also waits for backoffs, scheduled tasks, and others' leases, but not
-    /// for tasks outside this worker's [schema range](Worker::schema).
+    /// for tasks outside this worker's [schema range](Worker::schema). On SQS as for `Idle`, and its
+    /// counts must have been zero all that time.
     Drained,
 }
 

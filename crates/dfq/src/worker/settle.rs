@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::heart::Heart;
 use super::{STOPPED, Settled, TaskResult, Until, Worker};
-use crate::clock::Env;
+use crate::clock::{Ended, Env};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::Receipt;
 use crate::queue::{Nack, Nacked, Queue, Release};
@@ -327,6 +327,19 @@ async fn tell(queue: &dyn Queue, telling: Telling, batch: &[Finished]) -> Vec<Re
             all(queue.release(releases.collect()).await, Became::Released)
         }
     }
+}
+
+/// What a handler says that did not come to its end.
+pub(super) fn result_of(ended: Ended) -> TaskResult {
+    let error = match ended {
+        Ended::Dropped => "the handler was aborted".to_owned(),
+        Ended::Panicked(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            format!("the handler panicked: {}", text.unwrap_or_else(|| "(no message)".to_owned()))
+        }
+    };
+    TaskResult::Retry { error, delay: None }
 }
 
 fn became(nacked: Nacked) -> Became {

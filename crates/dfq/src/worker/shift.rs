@@ -12,12 +12,11 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 
 use super::heart::Heart;
-use super::settle::{self, Finished, Running, Told};
+use super::settle::{self, Finished, Running, Told, result_of};
 use super::trouble::Trouble;
 use super::{Job, STOPPED, TaskResult, Until, Worker};
-use crate::clock::Ended;
 use crate::error::{Error, ErrorKind, Result};
-use crate::queue::{Delivery, Idle, PollRequest, Polled, Queue};
+use crate::queue::{Delivery, Idle, PollRequest, Polled};
 
 /// How many calls to a remote queue are under way at once, and how many of them polls. Each is a batch
 /// with many requests.
@@ -33,9 +32,14 @@ const MAX_UNRECORDED: usize = 3;
 /// How long the queues may take at the end to hear what became of tasks, and how long after a hard stop.
 const LAST_WORDS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
-/// Waits until one of the queues may have something.
-async fn news(queues: &[Arc<dyn Queue>], at_most: Duration) {
-    futures::future::select_all(queues.iter().map(|queue| queue.wait(at_most))).await;
+/// Waits until one of the queues may have something, and no longer than `pause`. Each listens for `listen`,
+/// which may go on after that.
+async fn news(worker: &Worker, listen: Duration, pause: Duration) {
+    let waits = worker.queues.iter().map(|queue| queue.wait(listen));
+    tokio::select! {
+        _ = futures::future::select_all(waits) => {}
+        () = worker.env.clock().sleep(pause), if pause < listen => {}
+    }
 }
 
 /// What came of a call to the queues.
@@ -128,7 +132,7 @@ impl<'a> Shift<'a> {
     }
 
     pub(super) async fn work(&mut self) -> Result<()> {
-        let Worker { queues, env, stopper, .. } = self.worker;
+        let Worker { env, stopper, .. } = self.worker;
         while !stopper.gently.is_cancelled() {
             if !self.heart.beats() {
                 let message = "the heartbeat thread has died, so leases cannot be kept";
@@ -143,7 +147,12 @@ impl<'a> Shift<'a> {
             }
             let jitter = self.idle_for.mul_f64(0.75 + 0.5 * env.fraction());
             let next = self.idle.as_ref().and_then(|idle| idle.next);
-            let pause = next.map_or(jitter, |next| next.min(jitter)).max(Duration::from_millis(1));
+            let unsure = self.idle.as_ref().and_then(|idle| idle.unsure);
+            // Before the end, listen for as long as the queues need to be sure.
+            let unsure = unsure.filter(|_| self.awaits_end());
+            let rest = unsure.unwrap_or(jitter);
+            let pause = next.map_or(rest, |next| next.min(rest)).max(Duration::from_millis(1));
+            let listen = unsure.map_or(pause, |unsure| unsure.max(pause));
             let waits = self.idle.is_some() && self.free() > 0;
             tokio::select! {
                 biased;
@@ -154,7 +163,7 @@ impl<'a> Shift<'a> {
                 }
                 Some(call) = self.calls.next(), if !self.calls.is_empty() => self.finish_call(call)?,
                 () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.retries() => {}
-                () = news(queues, pause), if waits => {
+                () = news(self.worker, listen, pause), if waits => {
                     self.idle = None;
                     self.idle_for = (self.idle_for * 2).min(self.worker.idle.1);
                 }
@@ -168,8 +177,8 @@ impl<'a> Shift<'a> {
         let quiet = self.running.is_empty() && self.calls.is_empty();
         let enough = self.started >= self.worker.limit;
         let Some(idle) = self.idle.as_ref().filter(|_| quiet) else { return quiet && enough };
-        // Nothing is known of what is in a queue that cannot be polled.
-        let known = !self.troubles.iter().any(Trouble::is_there);
+        // Nothing is known of what is in a queue that cannot be polled, or that is not sure itself.
+        let known = !self.troubles.iter().any(Trouble::is_there) && idle.unsure.is_none();
         !idle.more
             && match self.worker.until {
                 Until::Stopped => enough,
@@ -260,6 +269,7 @@ impl<'a> Shift<'a> {
                     idle.paused |= polled.idle.paused;
                     idle.more |= polled.idle.more;
                     idle.next = idle.next.into_iter().chain(polled.idle.next).min();
+                    idle.unsure = idle.unsure.max(polled.idle.unsure);
                 }
                 idle.next = idle.next.into_iter().chain(self.rested_in(env.monotonic())).min();
                 if self.started > before {
@@ -479,18 +489,6 @@ async fn tell_all(
         told.add(settle::settle(worker, index, finished, &heart, last).await);
     }
     CallResult::Settled { count, told }
-}
-
-fn result_of(ended: Ended) -> TaskResult {
-    let error = match ended {
-        Ended::Dropped => "the handler was aborted".to_owned(),
-        Ended::Panicked(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            format!("the handler panicked: {}", text.unwrap_or_else(|| "(no message)".to_owned()))
-        }
-    };
-    TaskResult::Retry { error, delay: None }
 }
 
 #[cfg(test)]

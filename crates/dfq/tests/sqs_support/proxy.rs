@@ -1,4 +1,5 @@
-//! A server between us and the real one, where answers get lost and requests are refused.
+//! A server between us and the real one, where answers get lost, requests are refused,
+//! and answers are made up.
 
 #![allow(clippy::disallowed_methods, reason = "real servers and clients run in real time")]
 
@@ -14,6 +15,8 @@ pub(crate) enum Act {
     LoseAnswer,
     /// It is refused with this status and error code.
     Refuse(u16, &'static str),
+    /// It is not passed on. This JSON is the answer.
+    Answer(&'static str),
 }
 
 /// Starts a proxy to `endpoint` that asks `judge` about every request, by the name of its operation and
@@ -40,8 +43,15 @@ fn serve(mut client: TcpStream, upstream: &str, judge: &dyn Fn(&str, &str) -> Ac
     let (head, body) = read_request(&mut client)?;
     let operation = header(&head, "x-amz-target")?.rsplit('.').next()?.to_owned();
     let act = judge(&operation, &body);
-    if let Act::Refuse(status, code) = act {
-        let body = format!("{{\"__type\":\"com.amazonaws.sqs#{code}\",\"message\":\"because\"}}");
+    let own = match act {
+        Act::Refuse(status, code) => {
+            let error = format!("com.amazonaws.sqs#{code}");
+            Some((status, format!("{{\"__type\":\"{error}\",\"message\":\"because\"}}")))
+        }
+        Act::Answer(json) => Some((200, json.to_owned())),
+        Act::Pass | Act::LoseAnswer => None,
+    };
+    if let Some((status, body)) = own {
         let head = format!("HTTP/1.1 {status} x\r\ncontent-type: application/x-amz-json-1.0\r\n");
         let answer =
             format!("{head}content-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());

@@ -5,7 +5,7 @@ use crate::clock::Env;
 use crate::meter::Meter;
 use crate::model::NewTask;
 use crate::options::OpenOptions;
-use crate::queue::TreeQueue;
+use crate::queue::{Queue, TreeQueue};
 use crate::store::memory::Memory;
 
 /// A worker on a queue with one task, which its handler gives back at once.
@@ -96,4 +96,17 @@ async fn nothing_is_claimed_after_a_stop() {
     worker.stopper().stop();
     shift.claim();
     assert!(shift.calls.is_empty());
+}
+
+/// A queue that is not sure has to be asked again, whatever it says of what is left.
+#[tokio::test]
+async fn a_worker_does_not_end_while_its_queue_is_unsure() {
+    for until in [Until::Idle, Until::Drained] {
+        let worker = worker(until).await;
+        let mut shift = shift(&worker);
+        for (unsure, done) in [(Some(Duration::from_secs(20)), false), (None, true)] {
+            shift.idle = Some(Idle { unsure, ..Idle::default() });
+            assert_eq!(shift.is_done(), done, "{until:?}");
+        }
+    }
 }
