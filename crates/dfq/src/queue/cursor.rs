@@ -24,7 +24,7 @@ pub struct ListCursor {
     pub(super) looks: Option<usize>,
     /// No more tasks than this are looked at for one page.
     pub(super) at_most: usize,
-    /// There are so few on this page that each is asked for its records, also if it has no lease.
+    /// There are so few that each is asked for its records, also if it has no lease.
     pub(super) few: bool,
 }
 

@@ -294,10 +294,12 @@ impl<T: Tree> Core<T> {
         let mut cursor = from.unwrap_or_else(|| ListCursor::at(Place::Pending));
         let place = cursor.place;
         if let (true, Some(spot)) = (cursor.rest.is_empty(), cursor.spot.take()) {
+            let is_first = spot == Spot::START;
             self.tree.flush().await?;
             let (names, next) = self.names_in(place, spot).await?;
+            let all = if next.is_none() { names.len() } else { usize::MAX };
+            cursor.few &= !is_first || all.min(cursor.at_most) <= FEW;
             (cursor.rest, cursor.spot) = (names.into(), next);
-            cursor.few = cursor.rest.len().min(cursor.at_most) <= FEW;
         }
         if place == Place::Failed && cursor.scheduled.is_none() && !cursor.rest.is_empty() {
             cursor.scheduled = Some(Arc::new(self.scheduled_lives().await?));
