@@ -284,7 +284,7 @@ pub enum TaskState {
     /// Its file cannot be read; the next worker that meets it sets it aside.
     Damaged,
     /// It has a lease, and nobody looked what that says: it is leased, stale, in backoff or ready. Only in a listing
-    /// that was asked to be [brief](ListCursor::briefly).
+    /// that was asked to be [brief](super::ListCursor::briefly).
     Claimed,
 }
 
