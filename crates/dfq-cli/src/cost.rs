@@ -52,7 +52,8 @@ fn tasks_read(stats: &Stats, selection: &Selection) -> u64 {
     let of = |place, number| if selection.wants(place) { number } else { 0 };
     let pending = match selection.looks {
         None => of(Place::Pending, stats.pending),
-        Some(_) => 0, // by the listing, but for those that have a lease
+        // By the listing, but for those that have a lease.
+        Some(looks) => of(Place::Pending, stats.exact_reads.min(looks as u64)),
     };
     let others = [
         (Place::Scheduled, stats.scheduled),

@@ -60,15 +60,23 @@ struct Enough {
     time: Duration,
 }
 
+/// What the doctor leaves at a store that must not be used.
+const REFUSED: &str =
+    r#"{"verdict":"refused","cause":"two won","examined_at":"2026-11-01T00:00:00Z"}"#;
+
 fn produce(bucket: &TestBucket, desk: &Desk, queue: &str, _: Option<Enough>) -> String {
     lose_an_answer(bucket, "a/task.json");
-    let all = [
+    let mut all = vec![
         desk.dfq(&["push", queue, "id=a"]),
         desk.dfq(&["push", queue, "id=a"]),
         desk.dfq(&["push", queue, "n=1"]),
         desk.dfq(&["push", queue, "id=later", "--delay", "1h"]),
         desk.dfq(&["push", queue, "id=later", "--delay", "1h"]),
     ];
+    // It is warned of a store that the doctor has refused.
+    let prefix = queue.splitn(4, '/').nth(3).unwrap();
+    bucket.server.put(&format!("{prefix}/doctor.json"), REFUSED.as_bytes());
+    all.push(desk.dfq(&["push", queue, "id=unsafe"]));
     bucket.server.off();
     said(&all)
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use dfq::meter::{self, Meter, RequestKind};
 use dfq::queue::{Detail, ListCursor, Place, TaskState, WorkerRecord};
 use dfq::{Env, ErrorKind, Nack, NewTask, PollRequest, Queue, TaskId};
+use dfq_s3_server::Fault;
 use elsewhere::Elsewhere;
 
 const LEASE: Duration = Duration::from_secs(600);
@@ -26,7 +27,8 @@ async fn spent<R>(meter: &Meter, verb: impl Future<Output = R>) -> ([u64; 3], R)
     let before = meter.counts();
     let answer = verb.await;
     let sent = meter::since(&meter.counts(), &before);
-    let of = |kind| sent.get(&kind).map_or(0, |count| count.sent);
+    // What a stall lets fail is sent again, and does not count.
+    let of = |kind| sent.get(&kind).map_or(0, |count| count.sent - count.failed);
     let reads = of(RequestKind::Get) + of(RequestKind::Head);
     ([of(RequestKind::List), reads, of(RequestKind::Put)], answer)
 }
@@ -257,5 +259,34 @@ fn a_ready_task_does_not_wait_for_those_in_backoff() {
         let (cost, polled) = spent(&meter, other.poll(PollRequest::new(1))).await;
         assert!(polled.unwrap().deliveries.is_empty());
         assert!(cost[1] <= 10, "{cost:?}");
+    });
+}
+
+/// The owner has read its lease and is about to write it. Its write comes after the task and all leases have gone, and
+/// brings its own lease back. It learns of it all the same.
+#[test]
+fn a_cancel_that_crosses_a_heartbeat_is_told() {
+    run(async |elsewhere| {
+        let meter = Meter::default();
+        let queue = elsewhere.queue_in(Env::system(), LEASE, &meter).await;
+        push_all(&*queue, tasks(0, 1).collect()).await;
+        let held = queue.poll(PollRequest::new(1)).await.unwrap().deliveries.remove(0);
+        queue.recalled().await.unwrap();
+        elsewhere.server.on(|request| {
+            let renewal = request.op == "PutObject" && request.key.ends_with("/lease.json");
+            renewal.then_some(Fault::Delay(Duration::from_secs(2)))
+        });
+        let other = elsewhere.queue_in(Env::system(), LEASE, &meter).await;
+        let cancel = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let id = vec![held.receipt.key().id().clone()];
+            other.cancel(id, "enough".into()).await.remove(0).unwrap();
+        };
+        let beat = queue.heartbeat(vec![held.receipt.clone()]);
+        let (_, _) = futures::join!(beat, cancel);
+        elsewhere.server.off();
+        assert!(queue.recalled().await.unwrap());
+        let lost = queue.heartbeat(vec![held.receipt]).await.remove(0).unwrap_err();
+        assert_eq!(lost.kind(), ErrorKind::AlreadyCompleted);
     });
 }

@@ -138,6 +138,15 @@ impl Stats {
 
     /// An alarm that can never go off is no alarm.
     fn check_alarms(&self, queues: &[(String, Arc<dyn Queue>)]) -> Result<()> {
+        let damage = self.fail_if.iter().find(|alarm| alarm.metric() == "damaged");
+        let remote = queues.iter().find(|(_, queue)| queue.capabilities().remote);
+        if let (Some(alarm), Some((name, _))) = (damage, remote) {
+            let name = output::printable(name);
+            return Err(unsupported(format!(
+                "{name}: a listing does not show damage, so '{alarm}' cannot be watched for; `dfq check` \
+                 looks for it"
+            )));
+        }
         for (name, queue) in queues.iter().filter(|(_, queue)| !queue.capabilities().inspect) {
             let untold = |alarm: &&Alarm| BY_LOOKING.contains(&alarm.metric());
             if let Some(alarm) = self.fail_if.iter().find(untold) {

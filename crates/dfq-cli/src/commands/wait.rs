@@ -149,7 +149,8 @@ impl Wait {
 /// Counts cheaply, and exactly once it matters.
 async fn read_stats(queue: &dyn Queue) -> Result<Stats> {
     let stats = queue.stats(Detail::Counts).await?;
-    if stats.scheduled > 0 || stats.pending > FEW || stats.pending == 0 {
+    let is_over = stats.pending == 0 && !stats.estimates.pending;
+    if stats.scheduled > 0 || stats.pending > FEW || is_over {
         return Ok(stats);
     }
     Ok(queue.stats(Detail::States).await?)

@@ -124,7 +124,7 @@ pub(super) async fn versioning(raw: &Raw) -> Result<Check> {
     })
 }
 
-/// Whether the bucket removes objects by itself, where the queue is.
+/// Whether the bucket removes or archives objects by itself, where the queue is.
 pub(super) async fn lifecycle(raw: &Raw) -> Result<Check> {
     const NAME: &str = "lifecycle rules";
     let answer = raw.ask_bucket("lifecycle=").await?;
@@ -134,11 +134,10 @@ pub(super) async fn lifecycle(raw: &Raw) -> Result<Check> {
     if let Some(untold) = untold(NAME, &answer) {
         return Ok(untold);
     }
-    Ok(match expiry(&answer.body, raw.prefix()) {
-        None => Check::yes(NAME, "none that removes tasks here"),
-        Some(rule) => {
-            let detail =
-                format!("{rule} removes objects by their age, tasks that still wait among them");
+    Ok(match harm(&answer.body, raw.prefix()) {
+        None => Check::yes(NAME, "none that removes or archives tasks here"),
+        Some(harm) => {
+            let detail = format!("{harm}, tasks that still wait among them");
             Check::new(NAME, Outcome::No, detail).meaning(
                 Promise::AtLeastOnce,
                 Verdict::Degraded,
@@ -157,23 +156,36 @@ fn untold(name: &'static str, answer: &RawAnswer) -> Option<Check> {
     }
 }
 
-/// The first rule in force that removes tasks of a queue at this prefix. That finished records go by
-/// their age may well be wanted.
-fn expiry(document: &str, prefix: &str) -> Option<String> {
+/// What the first rule in force does to tasks of a queue at this prefix, or to its settings. That finished records go
+/// by their age may well be wanted.
+fn harm(document: &str, prefix: &str) -> Option<String> {
+    let ours = [
+        layout::below(layout::PENDING, ""),
+        layout::below(layout::SCHEDULED, ""),
+        layout::SETTINGS.to_owned(),
+    ];
+    let ours = ours.map(|name| format!("{prefix}{name}"));
     let mut rest = document;
     while let Some((_, after)) = rest.split_once("<Rule>") {
         let (rule, behind) = after.split_once("</Rule>").unwrap_or((after, ""));
         rest = behind;
         let at = element(rule, "Prefix").unwrap_or_default();
-        let tasks = [layout::PENDING, layout::SCHEDULED];
-        let concerns_us = prefix.starts_with(at)
-            || tasks.iter().any(|tasks| at.starts_with(&format!("{prefix}{tasks}")));
-        if concerns_us && element(rule, "Status") == Some("Enabled") && removes(rule) {
-            return Some(match element(rule, "ID") {
-                Some(id) => format!("the rule '{id}'"),
-                None => "a rule without a name".to_owned(),
-            });
+        let concerns_us = ours.iter().any(|name| name.starts_with(at) || at.starts_with(name));
+        if !concerns_us || element(rule, "Status") != Some("Enabled") {
+            continue;
         }
+        let what = match archives(rule) {
+            _ if removes(rule) => "removes objects by their age".to_owned(),
+            Some(class) => {
+                format!("moves objects to {class} by their age, where nobody can read them")
+            }
+            None => continue,
+        };
+        let rule = match element(rule, "ID") {
+            Some(id) => format!("the rule '{id}'"),
+            None => "a rule without a name".to_owned(),
+        };
+        return Some(format!("{rule} {what}"));
     }
     None
 }
@@ -182,6 +194,16 @@ fn expiry(document: &str, prefix: &str) -> Option<String> {
 fn removes(rule: &str) -> bool {
     element(rule, "Expiration")
         .is_some_and(|expiration| expiration.contains("<Days>") || expiration.contains("<Date>"))
+}
+
+/// The storage class to which it moves current objects, if they have to be restored before they can be read.
+fn archives(rule: &str) -> Option<&'static str> {
+    let classes =
+        rule.split("<Transition>").skip(1).filter_map(|part| element(part, "StorageClass"));
+    let mut archives = classes.filter_map(|class| {
+        ["GLACIER", "DEEP_ARCHIVE"].into_iter().find(|archive| *archive == class)
+    });
+    archives.next()
 }
 
 /// The content of the first element of this name.
@@ -222,12 +244,27 @@ mod tests {
         let days = "<Expiration><Days>3</Days></Expiration>";
         let old = "<NoncurrentVersionExpiration><NoncurrentDays>1</NoncurrentDays>\
                    </NoncurrentVersionExpiration>";
-        let found = |document: String| expiry(&document, "jobs/");
-        assert_eq!(found(rule("", "Enabled", days)).as_deref(), Some("the rule 'tidy'"));
+        let found = |document: String| harm(&document, "jobs/");
+        let removes = "the rule 'tidy' removes objects by their age";
+        assert_eq!(found(rule("", "Enabled", days)).as_deref(), Some(removes));
+        // Any beginning of a name of ours will do.
+        for prefix in ["jobs/pend", "jobs/scheduled/2026", "jobs/q", "jo"] {
+            assert!(found(rule(prefix, "Enabled", days)).is_some(), "{prefix}");
+        }
         assert!(found(rule("jobs/pending/", "Enabled", days)).is_some());
         assert_eq!(found(rule("jobs/completed/", "Enabled", days)), None);
         assert_eq!(found(rule("logs/", "Enabled", days)), None);
         assert_eq!(found(rule("", "Disabled", days)), None);
         assert_eq!(found(rule("", "Enabled", old)), None);
+        let transition = |class: &str| {
+            format!("<Transition><Days>30</Days><StorageClass>{class}</StorageClass></Transition>")
+        };
+        for class in ["GLACIER", "DEEP_ARCHIVE"] {
+            let harm = found(rule("jobs/", "Enabled", &transition(class))).unwrap();
+            assert!(harm.contains(class) && harm.contains("read"), "{harm}");
+        }
+        for class in ["STANDARD_IA", "GLACIER_IR"] {
+            assert_eq!(found(rule("jobs/", "Enabled", &transition(class))), None, "{class}");
+        }
     }
 }

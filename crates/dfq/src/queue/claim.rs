@@ -11,6 +11,7 @@
 //! | otherwise | it is ours |
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -386,7 +387,9 @@ impl<T: Tree> Core<T> {
             meta: meta.clone(),
         };
         let lease = draft.lease.clone();
-        let holding = Holding { lease, until, payload, meta, history: history.to_vec() };
+        let recalls = self.recalls.load(Ordering::Relaxed);
+        let history = history.to_vec();
+        let holding = Holding { lease, until, payload, meta, history, recalls };
         let length = Duration::try_from(holding.lease.length()).unwrap_or(Duration::ZERO);
         let held = Held::new(task_dir, holding, self.margin(length));
         lock(&self.held).insert(receipt, Arc::new(held));

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -81,6 +81,8 @@ pub(super) struct Core<T: Tree> {
     pub(super) strays: Mutex<Vec<(T::TaskDir, Lease)>>,
     /// The mark of `cancel` and `unlock` as it was when holders last looked, once they have.
     pub(super) recall: Mutex<Option<Option<u64>>>,
+    /// How often it has changed since.
+    pub(super) recalls: AtomicU64,
 }
 
 impl<T: Tree> TreeQueue<T> {
@@ -104,6 +106,7 @@ impl<T: Tree> TreeQueue<T> {
             enrolled: AtomicBool::new(false),
             purge_denied: AtomicBool::new(false),
             recall: Mutex::default(),
+            recalls: AtomicU64::new(0),
             strays: Mutex::default(),
             floors: Mutex::default(),
             strategy: Strategy::of(tree.properties()),
@@ -153,6 +156,15 @@ impl<T: Tree> Core<T> {
                 clock.at(now)
             }
         };
+        match known {
+            Some(now) => Ok(now),
+            None => self.sample_clock().await,
+        }
+    }
+
+    /// What the store's clock shows, by the last time that it was read, however long ago.
+    pub(super) async fn now_by_any_sample(&self) -> Result<Timestamp> {
+        let known = lock(&self.clock).at(self.env.monotonic());
         match known {
             Some(now) => Ok(now),
             None => self.sample_clock().await,

@@ -5,6 +5,7 @@
 //! still held: otherwise somebody may have taken over before it was written. Whoever lost a task is
 //! told so at once and does not write again.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub(super) struct Holding {
     pub(super) meta: TaskMeta,
     /// The attempts before this one.
     pub(super) history: Vec<Seen>,
+    /// How many recalls there had been when all was last looked at.
+    pub(super) recalls: u64,
 }
 
 impl<T: Tree> Held<T> {
@@ -79,13 +82,19 @@ impl<T: Tree> Core<T> {
         self.check_owned(&holding, receipt)?;
         let before = self.env.monotonic();
         self.check_own_file(&held, receipt).await?;
-        let whole = self.strategy.looks.at_the_task_when_renewing;
+        // An operator may have taken tasks away, perhaps just before our last write, which then brought back
+        // the lease of a task that is gone.
+        let recalls = self.recalls.load(Ordering::Relaxed);
+        let whole = self.strategy.looks.at_the_task_when_renewing || holding.recalls != recalls;
         if whole {
             self.check_unchallenged(&held, receipt).await?;
         }
         let length = Duration::try_from(holding.lease.length()).unwrap_or(Duration::ZERO);
-        // Others believe it only together with the file's own age.
-        let now = self.now_for_onlookers().await;
+        let now = match self.strategy.looks.at_the_task_when_renewing {
+            true => self.now().await?,
+            // Others believe it only together with the file's own age, so an old sample of the clock will do.
+            false => self.now_by_any_sample().await?,
+        };
         let mut lease = holding.lease.clone();
         lease.heartbeat_at = now;
         lease.expires_at = now.saturating_add(signed(length)).unwrap_or(Timestamp::MAX);
@@ -99,9 +108,18 @@ impl<T: Tree> Core<T> {
         }
         // Who takes over creates, then looks at our file; we write it, then look for theirs. One of us
         // sees the other, whatever the clocks say.
-        match whole {
-            true => self.check_unchallenged(&held, receipt).await?,
-            false => self.check_not_superseded(&held, receipt).await?,
+        let challenged = match whole {
+            true => self.check_unchallenged(&held, receipt).await,
+            false => self.check_not_superseded(&held, receipt).await,
+        };
+        if let Err(error) = challenged {
+            if is_lost(&error) {
+                // It is lost, and what we have just written says that it holds. Somebody else who has this
+                // receipt must not go by it, nor whoever gave way to it.
+                lease.state = Some(LeaseState::Released);
+                let _ = self.write_own(&held, receipt, &lease).await;
+            }
+            return Err(error);
         }
         // The margin is at least a tick of the store's clock, by which others may take over sooner.
         let after = self.env.monotonic();
@@ -113,7 +131,7 @@ impl<T: Tree> Core<T> {
             let _ = self.write_own(&held, receipt, &lease).await;
             return Err(ran_out(receipt));
         }
-        holding.lease = lease;
+        (holding.lease, holding.recalls) = (lease, recalls);
         holding.until = before + length.saturating_sub(self.margin(length));
         *lock(&held.end) = before + length;
         self.note(Note::Rests(receipt.key().clone(), before + length));
@@ -154,6 +172,9 @@ impl<T: Tree> Core<T> {
         let Some(task) = stored.task.filter(|_| !stored.finished) else {
             return Err(self.lost(receipt, "it is gone").await?);
         };
+        if stored.superseded {
+            self.check_challenger(&task_dir, receipt).await?;
+        }
         let (payload, meta) = format::decode_task(&task.bytes, key)?;
         let length = Duration::try_from(lease.length()).unwrap_or(Duration::ZERO);
         // The store's clock showed `now` no earlier than `before`, so this errs on the short side.
@@ -165,6 +186,7 @@ impl<T: Tree> Core<T> {
             payload,
             meta,
             history: history[..own].to_vec(),
+            recalls: self.recalls.load(Ordering::Relaxed),
         };
         let held = Arc::new(Held::new(task_dir, holding, self.margin(length)));
         let mut all = lock(&self.held);
@@ -202,7 +224,7 @@ impl<T: Tree> Core<T> {
             return Err(self.lost(receipt, "it is gone").await?);
         }
         match probe.superseded {
-            true => self.check_challenger(held, receipt).await,
+            true => self.check_challenger(&held.task_dir, receipt).await,
             false => Ok(()),
         }
     }
@@ -212,14 +234,14 @@ impl<T: Tree> Core<T> {
         let dir = self.task_dir(receipt.key());
         let next = layout::lease_file(&dir, receipt.attempt.saturating_add(1));
         match self.tree.exists(&next).await? {
-            true => self.check_challenger(held, receipt).await,
+            true => self.check_challenger(&held.task_dir, receipt).await,
             false => Ok(()),
         }
     }
 
     /// There is a later lease: ours only if it was withdrawn.
-    async fn check_challenger(&self, held: &Held<T>, receipt: &Receipt) -> Result<()> {
-        match self.challenger(held, receipt.attempt).await? {
+    async fn check_challenger(&self, task_dir: &T::TaskDir, receipt: &Receipt) -> Result<()> {
+        match self.challenger(task_dir, receipt.attempt).await? {
             None => Ok(()),
             Some(seen) => {
                 let message =
@@ -239,9 +261,9 @@ impl<T: Tree> Core<T> {
     }
 
     /// The first lease above this attempt that was not withdrawn.
-    async fn challenger(&self, held: &Held<T>, attempt: u32) -> Result<Option<Seen>> {
+    async fn challenger(&self, task_dir: &T::TaskDir, attempt: u32) -> Result<Option<Seen>> {
         for later in attempt.saturating_add(1).. {
-            let Some(stored) = self.tree.read_lease(&held.task_dir, later).await? else { break };
+            let Some(stored) = self.tree.read_lease(task_dir, later).await? else { break };
             let seen = Seen::new(later, &stored);
             if seen.state() != Some(LeaseState::Withdrawn) {
                 return Ok(Some(seen));

@@ -68,7 +68,11 @@ impl<T: Tree> Core<T> {
         let mark = self.version_of(layout::UNLOCKED).await?;
         // Before a process holds anything it has polled, and then it has looked.
         let before = lock(&self.recall).replace(mark);
-        Ok(before != Some(mark))
+        let changed = before != Some(mark);
+        if changed {
+            self.recalls.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(changed)
     }
 
     async fn cancel_one(&self, id: &TaskId, reason: &str) -> Result<Cancelled> {

@@ -117,7 +117,9 @@ pub(super) enum Surveyed {
 
 impl Survey {
     pub(super) fn in_round(&self) -> bool {
-        self.partial.is_some() || self.shards.iter().any(|shard| *shard != Visit::Done)
+        self.partial.is_some()
+            || self.sieve.has_leased()
+            || self.shards.iter().any(|shard| *shard != Visit::Done)
     }
 
     /// Somebody is at this shard: it is left to them for a while, and all such shards together.

@@ -140,7 +140,7 @@ impl Core {
             pending: counts.visible + counts.hidden,
             scheduled: counts.delayed,
             failed,
-            states: (detail == Detail::States).then_some(states),
+            states: (detail != Detail::Counts).then_some(states),
             // Estimates, and nothing is known of completed tasks.
             estimates: Estimates { pending: true, completed: true, failed: true, states: true },
             ..Stats::default()

@@ -184,9 +184,9 @@ impl PendingGroups {
             findings.push(group.finding("backoff", text));
         }
         if self.claimed.count > 0 {
-            let tasks = output::count(self.claimed.count, "more task");
+            let tasks = output::count(self.claimed.count, "task");
             let text = format!(
-                "{tasks} have a lease; to save requests, only {LOOKS} of these were looked into."
+                "{tasks} more with a lease: to save requests, only {LOOKS} of these were looked into."
             );
             findings.push(Finding::new("claimed", text).count(self.claimed.count));
         }

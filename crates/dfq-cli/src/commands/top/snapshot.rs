@@ -113,7 +113,7 @@ impl Snapshot {
 /// Counts pending tasks by state, and notes who has which; whether the states are an estimate.
 async fn pending(queue: &dyn Queue, leases: &mut Vec<Lease>) -> Result<(PendingStates, u64, bool)> {
     let mut states = PendingStates::default();
-    let (mut pending, mut claimed) = (0, 0);
+    let (mut pending, mut claimed, mut given_back) = (0, 0, 0);
     let state = vec![StateName::Pending];
     let selection = Selection { state, looks: Some(LOOKS), ..Selection::default() };
     let each = |view: TaskView| {
@@ -131,16 +131,21 @@ async fn pending(queue: &dyn Queue, leases: &mut Vec<Lease>) -> Result<(PendingS
             TaskState::Backoff { .. } => states.backoff += 1,
             TaskState::Damaged => states.damaged += 1,
             TaskState::Claimed => claimed += 1,
-            _ => states.ready += 1,
+            _ => {
+                states.ready += 1;
+                given_back += u64::from(!view.attempts.is_empty());
+            }
         }
         Ok(ControlFlow::Continue(()))
     };
     selection.visit(queue, each).await?;
     // Those that were not looked into are taken to wait for the same things as those that were.
-    let looked = states.leased + states.stale + states.backoff;
+    let looked = states.leased + states.stale + states.backoff + given_back;
     let share = |of: u64| (of * claimed + looked / 2).checked_div(looked).unwrap_or(0);
     let (stale, backoff) = (share(states.stale), share(states.backoff));
-    states.leased += claimed.saturating_sub(stale + backoff);
+    let ready = share(given_back);
+    states.leased += claimed.saturating_sub(stale + backoff + ready);
+    states.ready += ready;
     (states.stale, states.backoff) = (states.stale + stale, states.backoff + backoff);
     Ok((states, pending, claimed > 0))
 }

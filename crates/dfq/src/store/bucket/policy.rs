@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::address::{BucketAddress, Cloud};
 use crate::error::{Error, ErrorKind, Result};
-use crate::layout::{LEASE, PENDING, SCHEDULED, SETTINGS, TASK, TMP, WORKERS, outcome_dir};
+use crate::layout::{DOCTOR, LEASE, PENDING, SCHEDULED, SETTINGS, TASK, TMP, WORKERS, outcome_dir};
 use crate::model::{Outcome, Role};
 
 /// The policy for a role on a queue, to be attached to whoever plays it.
@@ -64,7 +64,15 @@ fn objects(role: Role) -> (Vec<String>, Vec<String>, Vec<String>) {
     let [completed, failed] = [Outcome::Completed, Outcome::Failed].map(|it| all(outcome_dir(it)));
     match role {
         Role::Producer => (
-            vec![SETTINGS.to_owned(), task.clone(), all(SCHEDULED), completed, failed, all(TMP)],
+            vec![
+                SETTINGS.to_owned(),
+                DOCTOR.to_owned(),
+                task.clone(),
+                all(SCHEDULED),
+                completed,
+                failed,
+                all(TMP),
+            ],
             vec![SETTINGS.to_owned(), task, all(SCHEDULED), all(TMP)],
             Vec::new(),
         ),
