@@ -162,15 +162,6 @@ impl<T: Tree> Core<T> {
         }
     }
 
-    /// What the store's clock shows, by the last time that it was read, however long ago.
-    pub(super) async fn now_by_any_sample(&self) -> Result<Timestamp> {
-        let known = lock(&self.clock).at(self.env.monotonic());
-        match known {
-            Some(now) => Ok(now),
-            None => self.sample_clock().await,
-        }
-    }
-
     /// Reads the store's clock afresh.
     pub(super) async fn sample_clock(&self) -> Result<Timestamp> {
         let asked = self.env.monotonic();

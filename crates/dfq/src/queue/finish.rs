@@ -380,7 +380,7 @@ impl<T: Tree> Core<T> {
         match self.check_own_file(held, receipt).await {
             // An earlier call wrote it, and only its answer was lost.
             Err(error) if is_lost(&error) && self.says(held, lease).await? => return Ok(()),
-            checked => checked?,
+            checked => _ = checked?,
         }
         self.check_unchallenged(held, receipt).await?;
         self.while_owned(held, self.write_own(held, receipt, lease)).await

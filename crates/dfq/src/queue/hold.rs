@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout;
 use crate::model::{Lease, LeaseState, Outcome, Payload, Receipt, TaskMeta};
-use crate::store::Tree;
+use crate::store::{Stored, Tree};
 
 /// So many leases are asked for by their names rather than listed.
 const MOST_BY_NAME: u32 = 64;
@@ -81,7 +81,7 @@ impl<T: Tree> Core<T> {
         let mut holding = held.holding.lock().await;
         self.check_owned(&holding, receipt)?;
         let before = self.env.monotonic();
-        self.check_own_file(&held, receipt).await?;
+        let own = self.check_own_file(&held, receipt).await?;
         // An operator may have taken tasks away, perhaps just before our last write, which then brought back
         // the lease of a task that is gone.
         let recalls = self.recalls.load(Ordering::Relaxed);
@@ -92,8 +92,13 @@ impl<T: Tree> Core<T> {
         let length = Duration::try_from(holding.lease.length()).unwrap_or(Duration::ZERO);
         let now = match self.strategy.looks.at_the_task_when_renewing {
             true => self.now().await?,
-            // Others believe it only together with the file's own age, so an old sample of the clock will do.
-            false => self.now_by_any_sample().await?,
+            // By the time of our last write, which the store has just told. If its clock has jumped since, this is
+            // wrong once, and others believe it only together with the file's own age.
+            false => {
+                let written = lock(&held.end).saturating_sub(length);
+                let since = self.env.monotonic().saturating_sub(written);
+                own.modified.saturating_add(signed(since)).unwrap_or(Timestamp::MAX)
+            }
         };
         let mut lease = holding.lease.clone();
         lease.heartbeat_at = now;
@@ -202,9 +207,9 @@ impl<T: Tree> Core<T> {
     }
 
     /// Ours by our own file: another process with the same receipt has not given the task back.
-    pub(super) async fn check_own_file(&self, held: &Held<T>, receipt: &Receipt) -> Result<()> {
+    pub(super) async fn check_own_file(&self, held: &Held<T>, receipt: &Receipt) -> Result<Stored> {
         match self.tree.read_lease(&held.task_dir, receipt.attempt).await? {
-            Some(stored) if is_ours(&stored.bytes, receipt) => Ok(()),
+            Some(stored) if is_ours(&stored.bytes, receipt) => Ok(stored),
             _ => Err(self.lost(receipt, "it was given back or taken away").await?),
         }
     }
