@@ -167,7 +167,7 @@ fn what_is_scheduled_is_listed_by_the_page() {
     });
 }
 
-/// All at once, not one after the other: the server sees them together.
+/// One listing, and a read of each.
 #[test]
 fn a_record_of_each_worker_is_one_read() {
     run(async |elsewhere| {

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::cost;
 use crate::exit::Answer;
 use crate::output::{self, Rows, TaskJson};
-use crate::select::{Selection, last_error};
+use crate::select::{Selection, StateName, last_error};
 
 /// List tasks
 ///
@@ -70,6 +70,8 @@ impl Ls {
         selection.looks = match format {
             Format::Json => None,
             _ if !selection.needs_no_payload() => None,
+            // Only the task's own file shows that.
+            _ if selection.state.contains(&StateName::Damaged) => None,
             Format::Name if selection.picks_nothing() => Some(0),
             _ => Some(usize::MAX),
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use dfq::Queue;
-use dfq::queue::{Detail, Stats};
+use dfq::queue::{Capabilities, Detail, ListCursor, Place, Stats};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -108,7 +108,8 @@ impl Wait {
         };
         if context.json {
             let completed = inspect.then_some(completed);
-            let estimated = estimated(stats);
+            let mut estimated = estimated(stats);
+            estimated.retain(|name| inspect || *name != "completed");
             output::json_line(&WaitJson {
                 outcome,
                 pending,
@@ -148,12 +149,25 @@ impl Wait {
 
 /// Counts cheaply, and exactly once it matters.
 async fn read_stats(queue: &dyn Queue) -> Result<Stats> {
-    let stats = queue.stats(Detail::Counts).await?;
+    let mut stats = queue.stats(Detail::Counts).await?;
     let is_over = stats.pending == 0 && !stats.estimates.pending;
     if stats.scheduled > 0 || stats.pending > FEW || is_over {
         return Ok(stats);
     }
-    Ok(queue.stats(Detail::States).await?)
+    let Capabilities { remote, inspect, .. } = queue.capabilities();
+    if !(remote && inspect) {
+        return Ok(queue.stats(Detail::States).await?);
+    }
+    // Only what is pending is looked into: there may be many records.
+    stats.pending = 0;
+    let mut cursor = Some(ListCursor::at(Place::Pending).briefly(usize::MAX));
+    while let Some(from) = cursor.take().filter(|from| from.place() == Place::Pending) {
+        let page = queue.list(Some(from)).await?;
+        stats.pending += page.tasks.len() as u64;
+        cursor = page.next;
+    }
+    stats.estimates.pending = false;
+    Ok(stats)
 }
 
 /// Waits for `pause`, or less if something happens, but never no time at all.

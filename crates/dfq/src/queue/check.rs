@@ -72,7 +72,7 @@ impl<T: Tree> Core<T> {
                 findings.note(&path, &what);
             }
         }
-        let leftovers = self.purge_leftovers(self.now_for_onlookers().await, !repair).await?;
+        let leftovers = self.purge_leftovers(self.now_or_wall().await, !repair).await?;
         if leftovers > 0 {
             let what = format!("{leftovers} left behind by killed processes or silent workers");
             findings.add(layout::TMP, &what, repair);

@@ -387,9 +387,9 @@ impl<T: Tree> Core<T> {
             meta: meta.clone(),
         };
         let lease = draft.lease.clone();
-        let recalls = self.recalls.load(Ordering::Relaxed);
+        let looked = (self.env.monotonic(), self.recalls.load(Ordering::Relaxed));
         let history = history.to_vec();
-        let holding = Holding { lease, until, payload, meta, history, recalls };
+        let holding = Holding { lease, until, payload, meta, history, looked };
         let length = Duration::try_from(holding.lease.length()).unwrap_or(Duration::ZERO);
         let held = Held::new(task_dir, holding, self.margin(length));
         lock(&self.held).insert(receipt, Arc::new(held));

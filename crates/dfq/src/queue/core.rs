@@ -181,6 +181,11 @@ impl<T: Tree> Core<T> {
         if let Some((told, at)) = self.tree.told_time() {
             return told.saturating_add(mono.saturating_sub(at)).unwrap_or(told);
         }
+        self.now_or_wall().await
+    }
+
+    /// What the store's clock shows; this machine's for a process that may not write there.
+    pub(super) async fn now_or_wall(&self) -> Timestamp {
         match self.now().await {
             Ok(now) => now,
             Err(_) => self.env.clock().wall(),

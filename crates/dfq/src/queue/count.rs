@@ -111,13 +111,15 @@ impl<T: Tree> Core<T> {
         if detail != Detail::Counts {
             let (states, gone) = self.states_of(&pending, detail, is_known).await?;
             stats.pending -= gone;
-            stats.estimates.states = !pending.is_all() || pending.leased() > READS;
+            let sampled = detail != Detail::Exact && pending.leased() > READS;
+            stats.estimates.states = !pending.is_all() || sampled;
+            stats.estimates.pending = gone > 0 && stats.estimates.states;
             stats.states = Some(states);
         }
-        stats.estimates.states &= detail != Detail::Exact;
-        stats.estimates.pending = !pending.is_all();
+        stats.estimates.pending |= !pending.is_all();
         stats.estimates.completed = !completed.is_all();
-        stats.estimates.failed = !failed.is_all();
+        // Without all the others it is not known which of them live again.
+        stats.estimates.failed = !is_known || !pending.is_all();
         if !stats.is_exact() {
             let all = [&pending, &completed, &failed];
             stats.exact_requests = all.map(|count| count.number() / PAGE + 1).iter().sum();

@@ -310,7 +310,10 @@ impl<T: Tree> Core<T> {
             }
             Finding::Pages => match found.ready.is_empty() {
                 true => Ok(None),
-                false => Ok(found.survey.sieve.take_turn().or_else(|| self.next_ready(found))),
+                false => {
+                    let turn = found.survey.sieve.take_turn().filter(|one| self.is_awake(one));
+                    Ok(turn.or_else(|| self.next_ready(found)))
+                }
             },
         }
     }
@@ -367,16 +370,18 @@ impl<T: Tree> Core<T> {
     /// The next task that was found and does not rest.
     fn next_ready(&self, found: &mut Discovery<T::Cursor>) -> Option<Candidate> {
         self.avoid_contested(found);
-        let (mut known, now) = (lock(&self.known), self.env.monotonic());
         while let Some(candidate) = found.ready.pop_front() {
-            if known.is_over(&candidate.key) {
-                continue; // since it was listed
-            }
-            if known.resting_until(&candidate.key, now).is_none() {
+            if self.is_awake(&candidate) {
                 return Some(candidate);
             }
         }
         None
+    }
+
+    /// Since it was listed it has neither come to its end, nor been found to rest.
+    fn is_awake(&self, candidate: &Candidate) -> bool {
+        let (mut known, now) = (lock(&self.known), self.env.monotonic());
+        !known.is_over(&candidate.key) && known.resting_until(&candidate.key, now).is_none()
     }
 
     /// Starts on a shard, unless it is quiet.

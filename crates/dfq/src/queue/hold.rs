@@ -26,6 +26,10 @@ use crate::store::{Stored, Tree};
 /// So many leases are asked for by their names rather than listed.
 const MOST_BY_NAME: u32 = 64;
 
+/// After so long a renewal looks at everything, where that costs: well before a purge may free the task's name, so that
+/// an owner which nobody told that its task is gone never meets another of its name.
+const LOOK_EVERY: Duration = Duration::from_secs(1800);
+
 /// A task that this process holds.
 pub(super) struct Held<T: Tree> {
     pub(super) task_dir: T::TaskDir,
@@ -45,8 +49,8 @@ pub(super) struct Holding {
     pub(super) meta: TaskMeta,
     /// The attempts before this one.
     pub(super) history: Vec<Seen>,
-    /// How many recalls there had been when all was last looked at.
-    pub(super) recalls: u64,
+    /// When all was last looked at, and how many recalls there had been then.
+    pub(super) looked: (Duration, u64),
 }
 
 impl<T: Tree> Held<T> {
@@ -85,7 +89,10 @@ impl<T: Tree> Core<T> {
         // An operator may have taken tasks away, perhaps just before our last write, which then brought back
         // the lease of a task that is gone.
         let recalls = self.recalls.load(Ordering::Relaxed);
-        let whole = self.strategy.looks.at_the_task_when_renewing || holding.recalls != recalls;
+        let (looked_at, seen) = holding.looked;
+        let whole = self.strategy.looks.at_the_task_when_renewing
+            || seen != recalls
+            || before.saturating_sub(looked_at) >= LOOK_EVERY;
         if whole {
             self.check_unchallenged(&held, receipt).await?;
         }
@@ -111,7 +118,7 @@ impl<T: Tree> Core<T> {
             }
             answer => answer?,
         }
-        // Who takes over creates, then looks at our file; we write it, then look for theirs. One of us
+        // A successor creates its lease, then looks at ours; we write ours, then look for theirs. One of us
         // sees the other, whatever the clocks say.
         let challenged = match whole {
             true => self.check_unchallenged(&held, receipt).await,
@@ -136,7 +143,10 @@ impl<T: Tree> Core<T> {
             let _ = self.write_own(&held, receipt, &lease).await;
             return Err(ran_out(receipt));
         }
-        (holding.lease, holding.recalls) = (lease, recalls);
+        holding.lease = lease;
+        if whole {
+            holding.looked = (before, recalls);
+        }
         holding.until = before + length.saturating_sub(self.margin(length));
         *lock(&held.end) = before + length;
         self.note(Note::Rests(receipt.key().clone(), before + length));
@@ -191,7 +201,7 @@ impl<T: Tree> Core<T> {
             payload,
             meta,
             history: history[..own].to_vec(),
-            recalls: self.recalls.load(Ordering::Relaxed),
+            looked: (before, self.recalls.load(Ordering::Relaxed)),
         };
         let held = Arc::new(Held::new(task_dir, holding, self.margin(length)));
         let mut all = lock(&self.held);

@@ -152,8 +152,8 @@ pub trait Queue: Send + Sync {
     /// Removes finished records that are old enough.
     async fn purge(&self, purge: Purge) -> Result<Purged>;
 
-    /// What the store's clock shows, by which leases and workers are judged; if one may not write
-    /// there, this machine's.
+    /// What the store's clock shows, for showing how old things are. Nothing is written for it where the store's
+    /// answers tell the time; if nothing may be written, it is this machine's.
     async fn now(&self) -> Timestamp;
     /// Shows up to `max` tasks that could be claimed now, and claims none.
     async fn peek(&self, max: usize) -> Result<Vec<TaskView>>;

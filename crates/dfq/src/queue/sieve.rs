@@ -1,11 +1,11 @@
 //! What a page of keys has shown: which tasks are tried at once, and which are looked into first.
 //!
-//! Invariant: a task without a lease never waits for one that has a lease. Those with a lease, most of which somebody
-//! has or will have, are kept aside until all of a round was listed, and are then looked into many at once. So that a
-//! queue which is never empty does not keep them from being taken over, one of them is tried for every
-//! [`FAIR_SHARE`] others.
+//! Invariant: tasks without a lease come first. Those with a lease, most of which somebody has or will have, are kept
+//! aside until all of a round was listed. Then they are looked into, many at once, before the next round begins.
+//! Meanwhile one of them is tried for every [`FAIR_SHARE`] others, so that a long round does not keep stale tasks from
+//! being taken over.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,6 +19,7 @@ use super::survey::Survey;
 use crate::clock::lock;
 use crate::error::{Error, Result};
 use crate::layout::Shard;
+use crate::model::TaskKey;
 use crate::store::Tree;
 
 /// A lease that was written less than this ago is taken for somebody's without being read, as long as
@@ -179,16 +180,20 @@ impl<T: Tree> Core<T> {
     /// Looks into tasks that have a lease, many at once, and finds those that can be claimed. A look claims
     /// nothing, so it does not matter how few tasks are wanted.
     pub(super) async fn sift(&self) -> Result<()> {
+        // They stay where they are until that is known: this call may be given up.
         let some: Vec<Candidate> = {
-            let leased = &mut self.discovery.lock().await.survey.sieve.leased;
-            let count = leased.len().min(self.width());
-            leased.drain(..count).collect()
+            let leased = &self.discovery.lock().await.survey.sieve.leased;
+            leased.iter().take(self.width()).cloned().collect()
         };
+        let looked: HashSet<TaskKey> = some.iter().map(|one| one.key.clone()).collect();
         let looking = some.into_iter().map(|candidate| async {
             let judged = self.look_into(&candidate).await;
             (candidate, judged)
         });
-        for (candidate, judged) in self.each(looking.collect()).await {
+        let judged = self.each(looking.collect()).await;
+        let mut found = self.discovery.lock().await;
+        let (mut known, now) = (lock(&self.known), self.env.monotonic());
+        for (candidate, judged) in judged {
             let until = match judged {
                 Ok((Judgement::Held(until) | Judgement::Backoff(until), when)) => {
                     Some(self.monotonic_at(until, when))
@@ -198,12 +203,13 @@ impl<T: Tree> Core<T> {
             };
             match (until, &candidate.listed) {
                 (Some(until), Some(listed)) => {
-                    let now = self.env.monotonic();
-                    lock(&self.known).rest_as_listed(&candidate.key, listed, until, now);
+                    known.rest_as_listed(&candidate.key, listed, until, now);
                 }
-                _ => self.discovery.lock().await.ready.push_back(candidate),
+                _ => found.ready.push_back(candidate),
             }
         }
+        let leased = &mut found.survey.sieve.leased;
+        while leased.pop_front_if(|front| looked.contains(&front.key)).is_some() {}
         Ok(())
     }
 

@@ -288,7 +288,7 @@ const ROUNDS: u32 = 12;
 /// What every [`Objects`] can do by its own methods.
 #[async_trait]
 pub trait ObjectsExt: Objects {
-    /// Reads a content; `None` if there is no such name.
+    /// Reads a content; `None` if the name is missing.
     async fn read(&self, name: &str) -> Result<Option<Stored>> {
         Ok(self.get(name, None).await?.map(Stored::from))
     }

@@ -76,7 +76,9 @@ impl Snapshot {
         leases.truncate(KEPT);
         let failures = match before {
             // Records of finished tasks do not change.
-            Some(before) if before.stats.failed == stats.failed => before.failures.clone(),
+            Some(before) if stats.estimates.failed || before.stats.failed == stats.failed => {
+                before.failures.clone()
+            }
             _ if tells_all && stats.failed <= FAILED => latest(queue).await?,
             _ => Vec::new(),
         };
@@ -86,7 +88,8 @@ impl Snapshot {
         let rates = before.and_then(|before| {
             let seconds = taken.checked_sub(before.taken)?.as_secs_f64();
             let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
-            (seconds > 0.0).then(|| {
+            let counted = !stats.estimates.completed && !stats.estimates.failed;
+            (seconds > 0.0 && counted).then(|| {
                 let completed = rate(stats.completed, before.stats.completed);
                 (completed, rate(stats.failed, before.stats.failed))
             })

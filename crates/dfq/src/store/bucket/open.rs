@@ -55,7 +55,7 @@ impl Bucket {
                 let api = super::azure::connect(bucket, &env, &meter, &told);
                 Self::over_api(address, api, env, meter, told)
             }
-            #[allow(unreachable_patterns, reason = "with all features there is no other")]
+            #[allow(unreachable_patterns, reason = "with all features, every cloud has an arm")]
             _ => Err(left_out(address, cloud.feature())),
         }
     }
