@@ -189,6 +189,7 @@ fn a_record_of_each_worker_is_one_read() {
                 failed: 0,
                 released: 0,
                 lost: 0,
+                every_s: None,
                 requests: Default::default(),
             };
             queue.put_worker(record).await.unwrap();

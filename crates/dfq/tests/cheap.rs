@@ -103,3 +103,28 @@ async fn a_first_claim_asks_for_nothing_that_it_need_not_know() {
     }
     assert_eq!(costs.iter().min(), Some(&6), "{costs:?}");
 }
+
+/// Where there are many due times, a push of another one does not make every waiting worker list them all.
+#[tokio::test]
+async fn many_due_times_are_not_listed_for_every_push() {
+    const TIMES: usize = 2_000;
+    let site = Site::new();
+    let (queue, sys) = site.faulty(relaxed()).await;
+    let at = |n: usize| task(&format!("d{n}")).delay(Duration::from_secs(3600 + 60 * n as u64));
+    for answer in queue.push((0..TIMES).map(at).collect()).await {
+        answer.unwrap();
+    }
+    poll(&*queue).await;
+    let mut total = 0;
+    for n in TIMES..TIMES + 20 {
+        queue.push(vec![at(n)]).await.remove(0).unwrap();
+        sys.arm(None);
+        assert!(poll(&*queue).await.is_empty());
+        total += sys.listed();
+    }
+    // Listing takes one part in twenty of the time at the most.
+    assert!(total < 10 * TIMES, "{total} names listed in 20 polls");
+    // And yet the new ones are known in the end.
+    let polled = queue.poll(PollRequest::new(1)).await.unwrap();
+    assert!(polled.idle.next.is_some());
+}

@@ -100,7 +100,8 @@ pub(crate) struct Work {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "20s")]
     grace: Duration,
     /// While there is nothing to do, look for tasks at least this often, where the store does not tell
-    /// of new ones; the wait grows from look to look up to this [default: 5s, in a bucket 30s]
+    /// of new ones; the wait grows from look to look up to this. In a bucket, one of the idle workers looks for all
+    /// [default: 5s, in a bucket 15s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     idle: Option<Duration>,
     /// Put each command's output into a file here instead of printing it

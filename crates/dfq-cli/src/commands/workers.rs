@@ -12,16 +12,20 @@ use crate::output::{self, Table};
 
 /// Show who works on a queue
 ///
-/// A worker writes its record every 15 seconds; one that has not done so for a minute is silent: dead,
-/// stopped short, or cut off from the store. Scripts that use `dfq poll` leave no record.
+/// A worker writes its record every 15 seconds; in a bucket every minute, or every two while it has nothing to do.
+/// One that has not done so for twice as long and half a minute is silent: dead, stopped short, or cut off from the
+/// store. Scripts that use `dfq poll` leave no record.
 #[derive(Args, Debug)]
 pub(crate) struct Workers {
     /// The queue
     queue: String,
 }
 
-/// A worker that has not been seen for so long is silent: it missed three records.
-const SILENT: SignedDuration = SignedDuration::from_secs(60);
+/// A worker is silent once it has missed two records, and the next has had so long to arrive.
+const SLACK: SignedDuration = SignedDuration::from_secs(30);
+
+/// How often a worker writes its record if it does not say.
+const EVERY: i64 = 15;
 
 /// What can be said of a worker from afar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,9 +38,11 @@ pub(super) enum Life {
 impl Life {
     pub(super) fn of(worker: &WorkerRecord, now: Timestamp) -> Self {
         let silence = worker.seen_at.map(|seen| now.duration_since(seen));
+        let every = worker.every_s.and_then(|every| every.try_into().ok()).unwrap_or(EVERY);
+        let patience = SignedDuration::from_secs(every).saturating_mul(2).saturating_add(SLACK);
         match (worker.stopped_at, silence) {
             (Some(_), _) => Self::Stopped,
-            (None, Some(silence)) if silence <= SILENT => Self::Alive,
+            (None, Some(silence)) if silence <= patience => Self::Alive,
             _ => Self::Silent,
         }
     }

@@ -304,6 +304,7 @@ pub async fn workers_are_seen(provider: &dyn Provider) {
         failed: 0,
         released: 0,
         lost: 0,
+        every_s: None,
         requests: Default::default(),
     };
     if !alice.capabilities().inspect {

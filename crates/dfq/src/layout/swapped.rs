@@ -25,6 +25,11 @@ pub(crate) fn record_that_a_purge_swaps(path: &str) -> Swapped {
     Swapped(path.to_owned())
 }
 
+/// The watch that idle workers keep, in a bucket. No worker's record has such a name.
+pub(crate) fn watch() -> Swapped {
+    Swapped(super::below(super::WORKERS, "watch"))
+}
+
 /// A name to try a store with.
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) fn swapped_for_trial(name: &str) -> Swapped {

@@ -19,6 +19,7 @@ use super::open::resolve_settings;
 use super::store_clock::StoreClock;
 use super::strategy::Strategy;
 use super::trust::Trust;
+use super::watch::Heard;
 use super::{
     Answers, Cancelled, Capabilities, Detail, ListCursor, ListPage, MoveClaim, Nack, Nacked,
     Paused, PollRequest, Polled, Problem, Purge, Purged, Pushed, Queue, Release, Stats, TaskView,
@@ -71,6 +72,8 @@ pub(super) struct Core<T: Tree> {
     pub(super) contested: Mutex<Vec<Shard>>,
     /// Locked while a page is being listed.
     pub(super) surveying: tokio::sync::Mutex<()>,
+    /// What was heard of other workers' looks.
+    pub(super) heard: Mutex<Heard>,
     /// This handle has a worker's record, so others count on it.
     pub(super) enrolled: AtomicBool,
     /// This process may not remove records.
@@ -103,6 +106,7 @@ impl<T: Tree> TreeQueue<T> {
             trying: Mutex::default(),
             contested: Mutex::default(),
             surveying: tokio::sync::Mutex::default(),
+            heard: Mutex::default(),
             enrolled: AtomicBool::new(false),
             purge_denied: AtomicBool::new(false),
             recall: Mutex::default(),

@@ -20,7 +20,7 @@
 //! that it owns; whoever creates a lease looks *afterwards* whether the task still needs doing.
 //!
 //! `judge` holds the pure decisions, `store_clock` the time they are made by, `strategy` what depends on the
-//! kind of store, `discover` and `survey` find candidates without listing everything, `drafts` makes leases to be put into many tasks; `claim`,
+//! kind of store, `discover` and `survey` find candidates without listing everything, `watch` lets idle workers take turns in that, `drafts` makes leases to be put into many tasks; `claim`,
 //! `hold`, `finish`, `push`, `schedule` and `operate` are the verbs.
 
 mod check;
@@ -55,6 +55,7 @@ mod survey;
 mod trust;
 mod types;
 mod walk;
+mod watch;
 
 use std::time::Duration;
 

@@ -16,6 +16,7 @@ use super::discover::Candidate;
 use super::drafts::Wanted;
 use super::strategy::Finding;
 use super::survey::Surveyed;
+use super::watch::Turn;
 use super::{Delivery, PollRequest, Polled, Release};
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
@@ -70,7 +71,12 @@ impl<T: Tree> Core<T> {
         let length = request.lease.unwrap_or(self.settings.lease);
         let mut polled = Polled::default();
         self.withdraw_strays().await;
-        let mut upkeep = self.keep_up(false).await?;
+        let turn = self.turn(request.relies_within).await?;
+        if matches!(turn, Turn::Others) {
+            return Ok(self.left_to_others().await);
+        }
+        let for_all = turn.is_for_all();
+        let mut upkeep = self.keep_up(for_all, for_all).await?;
         // Only now is it known how finely the store's times can be told apart.
         self.check_length(length)?;
         if upkeep.paused {
@@ -147,7 +153,7 @@ impl<T: Tree> Core<T> {
                     if upkeep.thorough {
                         break;
                     }
-                    upkeep = match self.keep_up(true).await {
+                    upkeep = match self.keep_up(true, for_all).await {
                         Ok(upkeep) => upkeep,
                         Err(error) => {
                             failed = Some(error);
@@ -181,6 +187,11 @@ impl<T: Tree> Core<T> {
                 polled.idle.more = true;
             }
             None => {}
+        }
+        if let Turn::ForAll(post) = turn
+            && polled.deliveries.len() >= request.max
+        {
+            self.ring(*post).await;
         }
         polled.idle.more |= upkeep.more;
         polled.idle.paused = upkeep.paused;

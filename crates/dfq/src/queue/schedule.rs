@@ -1,15 +1,19 @@
 //! Delayed tasks: moved to `pending/` once due, by whoever polls.
 //!
-//! Moving one is an ordinary push: a second copy, or one whose life has ended meanwhile, is dropped.
+//! Moving one is an ordinary push: a second copy, or one whose life has ended meanwhile, is dropped. In a bucket the
+//! workers share out what is due as they share out the shards; what its own worker has not moved soon, anybody
+//! moves.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::claim::{TROUBLE_PAUSE, trouble_pause};
 use super::core::Core;
 use super::discover::Discovery;
+use super::strategy::Finding;
 use crate::error::Result;
 use crate::format;
 use crate::layout::{self, Due};
@@ -27,19 +31,42 @@ const SCHEDULE_EVERY: Duration = Duration::from_secs(15);
 /// How long to wait after the store has failed.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
+/// For how long a due task is left to the worker whose part it is in.
+const LEFT_TO_OTHERS: SignedDuration = SignedDuration::from_secs(5);
+
+/// Listing all due times takes no more than about one part in so many of the time.
+const LISTING_SHARE: u32 = 20;
+
 /// What this process knows about `scheduled/`.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     /// There is no such folder, and there will be none until the root changes.
     absent: bool,
-    /// The folder as it was when nothing in it was due.
+    /// The folder as it was when it was last listed.
     stamp: Option<Stamp>,
-    /// The first folder that was not due.
+    /// On disk: the times that were there then and may still be, ascending.
+    times: Vec<Due>,
+    /// When it may be listed again.
+    list_again: Duration,
+    /// The first time that is not due.
     next: Option<Due>,
     /// When it was last looked at.
     looked: Option<Duration>,
-    /// Due folders that could not be emptied, and the monotonic time to try them again.
+    /// Due times that not all could be moved of, and the monotonic time to try them again.
     troubled: HashMap<Due, Duration>,
+}
+
+impl Schedule {
+    /// In how long the next of what is known is due.
+    pub(super) fn next_in(&self, now: Timestamp) -> Option<Duration> {
+        until(self.next, now)
+    }
+
+    /// For how long this time is left alone after trouble.
+    fn rests_for(&self, due: Due, mono: Duration) -> Option<Duration> {
+        let rest = self.troubled.get(&due)?.saturating_sub(mono);
+        Some(rest).filter(|rest| !rest.is_zero())
+    }
 }
 
 /// What a poll does before it looks for tasks.
@@ -56,36 +83,60 @@ pub(super) struct Upkeep {
     pub(super) thorough: bool,
 }
 
+/// What came of moving due tasks.
+#[derive(Default)]
+struct Moved {
+    tasks: usize,
+    /// When to look again, if anything waits.
+    again: Option<Duration>,
+}
+
+impl Moved {
+    fn look_again_in(&mut self, wait: Duration) {
+        self.again = Some(self.again.map_or(wait, |again| again.min(wait)));
+    }
+}
+
 impl<T: Tree> Core<T> {
-    /// Notes pauses and unlocks, and moves what is due. Where looks cost, this is left out for a few
-    /// seconds at a time unless it is to be thorough.
-    pub(super) async fn keep_up(&self, thorough: bool) -> Result<Upkeep> {
+    /// Notes pauses and unlocks, and moves what is due: all of it, if this is done `for_all` workers. Where looks
+    /// cost, this is left out for a few seconds at a time unless it is to be thorough.
+    pub(super) async fn keep_up(&self, thorough: bool, for_all: bool) -> Result<Upkeep> {
         let mut found = self.discovery.lock().await;
         self.apply_notes(&mut found);
-        let now = self.now().await?;
+        let now = match self.strategy.finding {
+            Finding::Shards => self.now().await?,
+            // What is due is not a matter of a second, and this costs nothing.
+            Finding::Pages => self.now_for_onlookers().await,
+        };
         let mono = self.env.monotonic();
         let thorough = thorough || self.strategy.looks.at_the_root_each_poll;
         let due = |last: Option<Duration>, every| {
             thorough || last.is_none_or(|last| mono.saturating_sub(last) >= every)
         };
-        let mut root_changed = false;
-        if found.paused || due(found.kept_up, ROOT_EVERY) {
+        let (mut root_changed, at_root) = (false, found.paused || due(found.kept_up, ROOT_EVERY));
+        if at_root {
             root_changed = self.look_at_root(&mut found, now).await?;
             found.kept_up = Some(mono);
         }
-        let mut upkeep = Upkeep { paused: found.paused, thorough, ..Upkeep::default() };
+        if found.paused {
+            return Ok(Upkeep { paused: true, thorough: true, ..Upkeep::default() });
+        }
         let is_due = found.schedule.next.is_some_and(|next| next.at() <= now);
-        if upkeep.paused {
-            return Ok(upkeep);
-        }
-        if is_due || due(found.schedule.looked, SCHEDULE_EVERY) {
-            upkeep = Upkeep { thorough, ..self.promote_due(&mut found, now, root_changed).await? };
+        let at_schedule = is_due || due(found.schedule.looked, SCHEDULE_EVERY);
+        let moved = match at_schedule {
+            true => self.promote_due(&mut found, now, root_changed, for_all).await?,
+            false => Moved { tasks: 0, again: found.schedule.next_in(now) },
+        };
+        if at_schedule {
             found.schedule.looked = Some(mono);
-        } else {
-            upkeep.next_due = until(found.schedule.next, now);
         }
-        upkeep.news |= std::mem::take(&mut found.news);
-        Ok(upkeep)
+        Ok(Upkeep {
+            paused: false,
+            next_due: moved.again,
+            more: moved.tasks >= MAX_MOVED,
+            news: moved.tasks > 0 || std::mem::take(&mut found.news),
+            thorough: at_root && at_schedule,
+        })
     }
 
     /// Moves what is due.
@@ -94,44 +145,59 @@ impl<T: Tree> Core<T> {
         found: &mut Discovery<T::Cursor>,
         now: Timestamp,
         root_changed: bool,
-    ) -> Result<Upkeep> {
-        if root_changed {
-            found.schedule.absent = false;
+        for_all: bool,
+    ) -> Result<Moved> {
+        match self.strategy.finding {
+            Finding::Shards => {
+                if root_changed {
+                    found.schedule.absent = false;
+                }
+                match found.schedule.absent {
+                    true => Ok(Moved::default()),
+                    false => self.promote_by_folders(&mut found.schedule, now).await,
+                }
+            }
+            Finding::Pages => self.promote_by_pages(found, now, for_all).await,
         }
-        if found.schedule.absent {
-            return Ok(Upkeep::default());
-        }
+    }
+
+    /// The same on disk, folder by folder.
+    async fn promote_by_folders(&self, schedule: &mut Schedule, now: Timestamp) -> Result<Moved> {
         let stamp = self.tree.stamp(layout::SCHEDULED, now).await?;
-        let schedule = &mut found.schedule;
         schedule.absent = stamp == Some(Stamp::Missing);
-        let unchanged = stamp.is_some() && stamp == schedule.stamp;
-        if unchanged && schedule.next.is_none_or(|next| next.at() > now) {
-            return Ok(Upkeep { next_due: until(schedule.next, now), ..Upkeep::default() });
+        let mut moved = Moved::default();
+        if stamp.is_none() || stamp != schedule.stamp {
+            let mono = self.env.monotonic();
+            if mono < schedule.list_again {
+                moved.look_again_in(schedule.list_again - mono);
+            } else {
+                schedule.times = self.due_folders().await?;
+                schedule.stamp = stamp;
+                // Every push of a new time changes the folder. A long one is not listed for each of them.
+                let listed = self.env.monotonic();
+                schedule.list_again = listed + listed.saturating_sub(mono) * LISTING_SHARE;
+            }
         }
-        let all = self.due_folders().await?;
-        let first_later = all.partition_point(|due| due.at() <= now);
-        schedule.next = all.get(first_later).copied();
-        let due = &all[..first_later];
-        schedule.troubled.retain(|folder, _| due.contains(folder));
-        // A move does not change `scheduled/` itself, so only a look that met nothing due can be
-        // relied on until the folder changes.
-        schedule.stamp = stamp.filter(|_| due.is_empty());
-        let mut moved = 0;
-        let mut again = until(schedule.next, now);
-        for folder in due {
-            if moved >= MAX_MOVED {
-                again = Some(Duration::ZERO);
+        let due = schedule.times.partition_point(|due| due.at() <= now);
+        schedule.next = schedule.times.get(due).copied();
+        if let Some(wait) = schedule.next_in(now) {
+            moved.look_again_in(wait);
+        }
+        let due = schedule.times[..due].to_vec();
+        schedule.troubled.retain(|time, _| due.contains(time));
+        for time in due {
+            if moved.tasks >= MAX_MOVED {
+                moved.look_again_in(Duration::ZERO);
                 break;
             }
             let mono = self.env.monotonic();
-            let retry_at = schedule.troubled.get(folder).copied().unwrap_or_default();
-            if retry_at > mono {
-                again = again.into_iter().chain([retry_at - mono]).min();
+            if let Some(rest) = schedule.rests_for(time, mono) {
+                moved.look_again_in(rest);
                 continue;
             }
-            let pause = match self.promote_folder(*folder, MAX_MOVED - moved).await {
-                Ok((gone, pause)) => {
-                    moved += gone;
+            let pause = match self.promote_folder(time, MAX_MOVED - moved.tasks).await {
+                Ok((tasks, pause)) => {
+                    moved.tasks += tasks;
                     pause
                 }
                 // One folder that cannot be read must not keep the others from being done.
@@ -141,17 +207,80 @@ impl<T: Tree> Core<T> {
                 }
                 Err(error) => return Err(error),
             };
-            if let Some(pause) = pause {
-                schedule.troubled.insert(*folder, mono + pause);
-                again = again.into_iter().chain([pause]).min();
+            match pause {
+                Some(pause) => {
+                    schedule.troubled.insert(time, mono + pause);
+                    moved.look_again_in(pause);
+                }
+                // A push may have come to it since it was listed: what is there still is looked at again.
+                None if self.tree.stamp(&layout::due_dir(time), now).await?
+                    == Some(Stamp::Missing) =>
+                {
+                    schedule.times.retain(|other| *other != time);
+                }
+                None => {}
             }
         }
-        Ok(Upkeep {
-            next_due: again,
-            more: moved >= MAX_MOVED,
-            news: moved > 0,
-            ..Upkeep::default()
-        })
+        Ok(moved)
+    }
+
+    /// The same in a bucket, by pages of keys, which come in the order in which they are due.
+    async fn promote_by_pages(
+        &self,
+        found: &mut Discovery<T::Cursor>,
+        now: Timestamp,
+        for_all: bool,
+    ) -> Result<Moved> {
+        // Who is no worker has no part.
+        let for_all = for_all || !self.enrolled.load(Ordering::Relaxed);
+        let Discovery { schedule, survey, .. } = found;
+        let (mono, mut moved) = (self.env.monotonic(), Moved::default());
+        let mut due = Vec::new();
+        let mut after: Option<String> = None;
+        schedule.next = None;
+        'pages: loop {
+            let (page, resume) = self.scheduled_page(after.as_deref()).await?;
+            for (time, key) in page {
+                if time.at() > now {
+                    schedule.next = Some(time);
+                    break 'pages;
+                }
+                let shard = usize::from(self.names().shard(&key).number());
+                let left = LEFT_TO_OTHERS.saturating_sub(now.duration_since(time.at()));
+                let theirs = Duration::try_from(left)
+                    .ok()
+                    .filter(|left| !(for_all || survey.is_own(shard) || left.is_zero()));
+                match schedule.rests_for(time, mono).or(theirs) {
+                    Some(wait) => moved.look_again_in(wait),
+                    None => due.push((time, key)),
+                }
+                if due.len() >= MAX_MOVED {
+                    moved.look_again_in(Duration::ZERO);
+                    break 'pages;
+                }
+            }
+            after = resume;
+            if after.is_none() {
+                break;
+            }
+        }
+        if let Some(wait) = schedule.next_in(now) {
+            moved.look_again_in(wait);
+        }
+        schedule.troubled.retain(|_, until| *until > mono);
+        // Whoever else is at it should not be at the same tasks.
+        self.env.shuffle(&mut due);
+        let moves = due.iter().map(|(time, key)| self.promote(*time, key)).collect();
+        for ((time, key), answer) in due.iter().zip(self.each(moves).await) {
+            match note_moved(key.id().as_str(), answer) {
+                None => moved.tasks += 1,
+                Some(pause) => {
+                    schedule.troubled.insert(*time, mono + pause);
+                    moved.look_again_in(pause);
+                }
+            }
+        }
+        Ok(moved)
     }
 
     /// Removes the folder of a time for which nothing is scheduled any more: draining the queue would
@@ -172,13 +301,9 @@ impl<T: Tree> Core<T> {
             self.env.shuffle(&mut page.entries);
             let moves = page.entries.iter().map(|entry| self.promote_entry(due, entry)).collect();
             for (entry, answer) in page.entries.iter().zip(self.each(moves).await) {
-                match answer {
-                    Ok(true) => moved += 1,
-                    Ok(false) => pause = pause.or(Some(TROUBLE_PAUSE)),
-                    Err(error) => {
-                        tracing::warn!(name = entry.name, %error, "cannot publish a due task");
-                        pause = Some(FAILURE_PAUSE);
-                    }
+                match note_moved(&entry.name, answer) {
+                    None => moved += 1,
+                    again => pause = pause.into_iter().chain(again).min(),
                 }
             }
             cursor = page.next;
@@ -206,18 +331,26 @@ impl<T: Tree> Core<T> {
     /// Moves one task; answers whether it has gone from its folder.
     pub(super) async fn promote(&self, due: Due, key: &TaskKey) -> Result<bool> {
         let (from, to) = (layout::scheduled_dir(due, key), self.task_dir(key));
-        let Some(task_dir) = self.tree.open(&from).await? else { return Ok(true) };
-        let stored = self.tree.read_task(&task_dir, None, &self.record_paths(key)).await?;
-        let forgotten = self.is_forgotten(key).await?;
-        let Some(task) = stored.task.filter(|_| !stored.finished && !forgotten) else {
-            // Its life has ended meanwhile, or somebody is removing it.
-            if stored.finished && !forgotten && !self.secure_records(key).await? {
-                return Ok(false); // forgotten since: it is looked at again
+        if self.strategy.looks.before_a_push {
+            let Some(task_dir) = self.tree.open(&from).await? else { return Ok(true) };
+            let stored = self.tree.read_task(&task_dir, None, &self.record_paths(key)).await?;
+            let forgotten = self.is_forgotten(key).await?;
+            if stored.task.is_none() || stored.finished || forgotten {
+                // Its life has ended meanwhile, or somebody is removing it.
+                if stored.finished && !forgotten && !self.secure_records(key).await? {
+                    return Ok(false); // forgotten since: it is looked at again
+                }
+                self.tree.clean(&task_dir, stored.finished || forgotten, &[]).await?;
+                return self.has_gone(&from).await;
             }
-            self.tree.clean(&task_dir, stored.finished || forgotten, &[]).await?;
-            return self.has_gone(&from).await;
-        };
+        }
         let mut created = self.tree.promote(&from, &to, self.durable()).await?;
+        if created == Created::Exists
+            && !self.strategy.has_folders
+            && !self.tree.exists(&layout::task_file(&from)).await?
+        {
+            return Ok(true); // somebody else was faster
+        }
         if created == Created::Exists && self.pending_task(key).await?.is_none() {
             self.clean_finished(key).await?;
             created = self.tree.promote(&from, &to, self.durable()).await?;
@@ -230,12 +363,15 @@ impl<T: Tree> Core<T> {
             }
             return self.has_gone(&from).await;
         }
-        let pushed = format::decode_task(&task.bytes, key).map(|(_, meta)| meta.push_id).ok();
-        match self.record(key).await? {
-            Some(record) if Some(&record.meta.push_id) != pushed.as_ref() => {
-                self.clean_finished(key).await?;
-            }
-            _ => self.mend_lives(key).await?,
+        let Some(record) = self.record(key).await? else {
+            self.mend_lives(key).await?;
+            return Ok(true);
+        };
+        // Done quickly; or its life had ended before.
+        let bytes = self.pending_task(key).await?.unwrap_or_default();
+        let pushed = format::decode_task(&bytes, key).map(|(_, meta)| meta.push_id).ok();
+        if pushed.is_some_and(|pushed| pushed != record.meta.push_id) {
+            self.clean_finished(key).await?;
         }
         Ok(true)
     }
@@ -246,6 +382,18 @@ impl<T: Tree> Core<T> {
         Ok(self.tree.open(from).await?.is_none()
             || (!self.strategy.has_folders
                 && self.tree.list_folder(from, None, 1).await?.entries.is_empty()))
+    }
+}
+
+/// When to try a task again that would not go.
+fn note_moved(name: &str, answer: Result<bool>) -> Option<Duration> {
+    match answer {
+        Ok(true) => None,
+        Ok(false) => Some(TROUBLE_PAUSE),
+        Err(error) => {
+            tracing::warn!(name, %error, "cannot publish a due task");
+            Some(FAILURE_PAUSE)
+        }
     }
 }
 

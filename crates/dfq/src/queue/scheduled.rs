@@ -7,7 +7,7 @@ use super::strategy::Finding;
 use crate::error::Result;
 use crate::layout::{self, Due};
 use crate::model::TaskKey;
-use crate::store::{EntryKind, Tree};
+use crate::store::{EntryKind, Scanned, Tree};
 
 /// Keys in one request.
 const PAGE: usize = 1000;
@@ -19,15 +19,9 @@ impl<T: Tree> Core<T> {
         if self.strategy.finding == Finding::Pages {
             let mut after: Option<String> = None;
             loop {
-                let page = self.tree.scan(layout::SCHEDULED, after.as_deref(), PAGE).await?;
-                tasks.extend(page.files.iter().filter_map(|file| {
-                    let task = layout::parse_scheduled_path(&file.path);
-                    if task.is_none() {
-                        tracing::warn!(name = file.path, "not a task in scheduled/");
-                    }
-                    task
-                }));
-                after = page.files.last().map(|file| file.path.clone()).filter(|_| !page.end);
+                let (page, resume) = self.scheduled_page(after.as_deref()).await?;
+                tasks.extend(page);
+                after = resume;
                 if after.is_none() {
                     return Ok(tasks);
                 }
@@ -41,6 +35,25 @@ impl<T: Tree> Core<T> {
             .await?;
         }
         Ok(tasks)
+    }
+
+    /// The next of what is scheduled, what is due first first, and the path after which to go on; for stores that
+    /// list in pages.
+    pub(super) async fn scheduled_page(
+        &self,
+        after: Option<&str>,
+    ) -> Result<(Vec<(Due, TaskKey)>, Option<String>)> {
+        let page = self.tree.scan(layout::SCHEDULED, after, PAGE).await?;
+        let task = |file: &Scanned| {
+            let task = layout::parse_scheduled_path(&file.path);
+            if task.is_none() {
+                tracing::warn!(name = file.path, "not a task in scheduled/");
+            }
+            task
+        };
+        let tasks = page.files.iter().filter_map(task).collect();
+        let resume = page.files.last().map(|file| file.path.clone()).filter(|_| !page.end);
+        Ok((tasks, resume))
     }
 
     /// The times at which a task may be scheduled. Where it costs less to look into a folder than to list it, these

@@ -76,6 +76,8 @@ pub(super) struct Survey {
     /// When the workers were last counted, and how long to wait before they are again.
     census: Option<Duration>,
     census_every: Duration,
+    /// How many there were.
+    workers: usize,
 }
 
 impl Default for Survey {
@@ -91,6 +93,7 @@ impl Default for Survey {
             sieve: Sieve::default(),
             census: None,
             census_every: CENSUS_EVERY.0,
+            workers: 0,
         }
     }
 }
@@ -120,6 +123,16 @@ impl Survey {
         self.partial.is_some()
             || self.sieve.has_leased()
             || self.shards.iter().any(|shard| *shard != Visit::Done)
+    }
+
+    /// All of this round was listed.
+    pub(super) fn is_listed(&self) -> bool {
+        self.partial.is_none() && self.shards.iter().all(|shard| *shard == Visit::Done)
+    }
+
+    /// How many workers there were when they were last counted; 0 if they never were.
+    pub(super) fn workers(&self) -> usize {
+        self.workers
     }
 
     /// Somebody is at this shard: it is left to them for a while, and all such shards together.
@@ -207,13 +220,14 @@ impl<T: Tree> Core<T> {
         }
         let mono = self.env.monotonic();
         if let Some(last) = survey.census {
-            if mono.saturating_sub(last) < survey.census_every {
+            // Where nothing was found there is nothing to share out.
+            if !survey.met || mono.saturating_sub(last) < survey.census_every {
                 return Ok(());
             }
             survey.census_every = (survey.census_every * 2).min(CENSUS_EVERY.1);
         }
         survey.census = Some(mono);
-        let now = self.now().await?;
+        let now = self.now_for_onlookers().await;
         let (mut workers, mut after) = (vec![layout::rank_of(&self.worker_id)], None);
         loop {
             let page = self.tree.scan(layout::WORKERS, after.as_deref(), PAGE).await?;
@@ -231,6 +245,7 @@ impl<T: Tree> Core<T> {
         workers.dedup();
         let rank = workers.binary_search(&layout::rank_of(&self.worker_id)).unwrap_or(0);
         survey.own = part(rank, workers.len());
+        survey.workers = workers.len();
         Ok(())
     }
 
@@ -271,8 +286,12 @@ impl<T: Tree> Core<T> {
         };
         let after = leg.after.clone().or_else(|| self.names().before_shard(leg.first));
         let page = self.tree.scan(layout::PENDING, after.as_deref(), PAGE).await?;
-        let now = self.now().await?;
         let (met, resume) = pages::group(self.layout(), &page);
+        // An empty page says the same at any time.
+        let now = match met.is_empty() {
+            true => self.now_for_onlookers().await,
+            false => self.now().await?,
+        };
         let mut found = self.discovery.lock().await;
         if found.rounds != round {
             return Ok(Surveyed::More); // it shows how things were before this round began

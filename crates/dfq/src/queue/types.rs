@@ -76,12 +76,16 @@ pub struct PollRequest {
     pub lease: Option<Duration>,
     /// Only tasks whose `schema_version` lies in this range (none counts as 1); others are left alone.
     pub schema: Option<(i64, i64)>,
+    /// If another worker that is idle has looked within this time, its look will do: then nothing is looked for, and
+    /// nothing is claimed. For a worker that has found nothing before; an answer to such a poll does not tell
+    /// that nothing is left. Where looks cost nothing it is ignored.
+    pub relies_within: Option<Duration>,
 }
 
 impl PollRequest {
     /// Up to `max` tasks.
     pub fn new(max: usize) -> Self {
-        Self { max, lease: None, schema: None }
+        Self { max, lease: None, schema: None, relies_within: None }
     }
 }
 
@@ -469,6 +473,9 @@ pub struct WorkerRecord {
     pub released: u64,
     /// Leases that it lost.
     pub lost: u64,
+    /// How often it writes this at the least, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every_s: Option<u64>,
     /// Requests that its process has sent to stores that charge for them, by kind.
     #[serde(default, skip_serializing_if = "Counts::is_empty")]
     pub requests: Counts,

@@ -26,8 +26,11 @@ use crate::meter::Meter;
 use crate::model::Receipt;
 use crate::queue::{Answers, Queue, WorkerRecord};
 
-/// How often a worker says that it is alive, and how often where that takes a request.
-const RECORD_EVERY: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(60));
+/// How often a worker says that it is alive; where that takes a request, how often while it works, and while it has
+/// nothing to do.
+const RECORD_EVERY: Duration = Duration::from_secs(15);
+const REMOTE_RECORD_EVERY: (Duration, Duration) =
+    (Duration::from_secs(60), Duration::from_secs(120));
 
 /// How often a worker that holds tasks asks whether an operator has taken any away.
 const LOOK_FOR_RECALLS: Duration = Duration::from_secs(5);
@@ -76,11 +79,11 @@ enum Errand {
     Ask,
 }
 
-/// When an errand for a queue is to be run next. Never twice at a time: it may hang.
+/// When an errand for a queue was last begun. Never twice at a time: it may hang.
 struct Due {
     queue: usize,
     errand: Errand,
-    at: Duration,
+    begun: Option<Duration>,
     under_way: bool,
 }
 
@@ -239,14 +242,14 @@ impl Shared {
             self.end_leases(now);
             renewals.extend(self.renewals_due(now));
             for (index, due) in dues.iter_mut().enumerate() {
-                if !due.under_way && now >= due.at && self.is_needed(due) {
+                if !due.under_way && now >= self.due_at(due) && self.is_needed(due) {
                     due.under_way = true;
-                    due.at = now + self.every(due);
+                    due.begun = Some(now);
                     errands.push(self.run(due.queue, due.errand).map(move |()| index));
                 }
             }
             let pause = self.next_event(&dues).map(|at| at.saturating_sub(self.env.monotonic()));
-            let pause = pause.unwrap_or(RECORD_EVERY.0).max(Duration::from_millis(1));
+            let pause = pause.unwrap_or(RECORD_EVERY).max(Duration::from_millis(1));
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {}
@@ -268,23 +271,34 @@ impl Shared {
 
     /// All errands, due at once.
     fn errands(&self) -> impl Iterator<Item = Due> {
-        let due = |queue, errand| Due { queue, errand, at: Duration::ZERO, under_way: false };
+        let due = |queue, errand| Due { queue, errand, begun: None, under_way: false };
         let queues = 0..self.queues.len();
         queues.flat_map(move |queue| [due(queue, Errand::Record), due(queue, Errand::Ask)])
     }
 
-    fn every(&self, due: &Due) -> Duration {
-        match due.errand {
-            Errand::Record if self.queues[due.queue].0.capabilities().remote => RECORD_EVERY.1,
-            Errand::Record => RECORD_EVERY.0,
+    fn due_at(&self, due: &Due) -> Duration {
+        let every = match due.errand {
+            Errand::Record => self.record_every(due.queue),
             Errand::Ask => LOOK_FOR_RECALLS,
+        };
+        due.begun.map_or(Duration::ZERO, |begun| begun + every)
+    }
+
+    fn record_every(&self, queue: usize) -> Duration {
+        match self.queues[queue].0.capabilities().remote {
+            false => RECORD_EVERY,
+            true if self.holds(queue) => REMOTE_RECORD_EVERY.0,
+            true => REMOTE_RECORD_EVERY.1,
         }
+    }
+
+    fn holds(&self, queue: usize) -> bool {
+        lock(&self.kept).values().any(|kept| kept.queue == queue)
     }
 
     /// Who holds nothing need not ask whether it was taken away.
     fn is_needed(&self, due: &Due) -> bool {
-        let holds = || lock(&self.kept).values().any(|kept| kept.queue == due.queue);
-        due.errand == Errand::Record || holds()
+        due.errand == Errand::Record || self.holds(due.queue)
     }
 
     async fn run(&self, queue: usize, errand: Errand) {
@@ -298,7 +312,7 @@ impl Shared {
     /// does not count.
     fn next_event(&self, dues: &[Due]) -> Option<Duration> {
         let errands = dues.iter().filter(|due| !due.under_way && self.is_needed(due));
-        let errands = errands.map(|due| due.at).min();
+        let errands = errands.map(|due| self.due_at(due)).min();
         let kept = lock(&self.kept);
         let leases = kept.values().filter(|kept| !kept.ended).map(|kept| match kept.renewing {
             true => kept.until,
@@ -436,6 +450,7 @@ impl Shared {
             failed: report.failed,
             released: report.released,
             lost: report.lost,
+            every_s: Some(self.record_every(index).as_secs()),
             requests: self.meter.counts(),
         };
         match queue.put_worker(record).await {

@@ -7,6 +7,7 @@
 //! - No task is left behind: on a stop, handlers get a grace period, then their tasks are given back,
 //!   so that others need not wait for the leases to run out.
 
+mod calls;
 mod counts;
 mod heart;
 mod settle;
@@ -176,7 +177,7 @@ impl std::fmt::Debug for Settled<'_> {
 
 /// How long an idle worker waits before it looks again: at first, and at the most.
 const IDLE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
-const REMOTE_IDLE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const REMOTE_IDLE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
 
 type Observer = dyn Fn(&Settled<'_>) + Send + Sync;
 type Handler = dyn Fn(Job) -> Pin<Box<dyn Future<Output = TaskResult> + Send>> + Send + Sync;
@@ -314,8 +315,8 @@ impl Worker {
     }
 
     /// How long an idle worker waits at the most before it looks for tasks again, where the store does
-    /// not tell it of any: 5 seconds by default, and 30 where every look is a request. The wait doubles
-    /// from look to look, and no two workers' are quite the same.
+    /// not tell it of any: 5 seconds by default, and 15 where every look is a request. There, one of the idle workers
+    /// looks for all. The wait doubles from look to look, and no two workers' are quite the same.
     #[must_use]
     pub fn idle_at_most(mut self, most: Duration) -> Self {
         self.idle = (self.idle.0.min(most), most);

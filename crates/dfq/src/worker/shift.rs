@@ -11,12 +11,13 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 
+use super::calls::{CallResult, PolledQueue, poll_all, tell_all};
 use super::heart::Heart;
-use super::settle::{self, Finished, Running, Told, result_of};
+use super::settle::{Running, result_of};
 use super::trouble::Trouble;
 use super::{Job, STOPPED, TaskResult, Until, Worker};
 use crate::error::{Error, ErrorKind, Result};
-use crate::queue::{Delivery, Idle, PollRequest, Polled};
+use crate::queue::{Delivery, Idle};
 
 /// How many calls to a remote queue are under way at once, and how many of them polls. Each is a batch
 /// with many requests.
@@ -32,6 +33,13 @@ const MAX_UNRECORDED: usize = 3;
 /// How long the queues may take at the end to hear what became of tasks, and how long after a hard stop.
 const LAST_WORDS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
+/// An idle worker waits for at least this part of what it may wait.
+const LEAST_WAIT: f64 = 0.75;
+
+/// When something known wakes, a look of another worker is relied on only if it is younger than this. Whoever looked so
+/// lately knows of it, too.
+const WOKEN: Duration = Duration::from_secs(2);
+
 /// Waits until one of the queues may have something, and no longer than `pause`. Each listens for `listen`,
 /// which may go on after that.
 async fn news(worker: &Worker, listen: Duration, pause: Duration) {
@@ -40,21 +48,6 @@ async fn news(worker: &Worker, listen: Duration, pause: Duration) {
         _ = futures::future::select_all(waits) => {}
         () = worker.env.clock().sleep(pause), if pause < listen => {}
     }
-}
-
-/// What came of a call to the queues.
-enum CallResult {
-    /// A poll for so many tasks, begun when so many calls had settled something.
-    Claimed { settles: u64, wanted: usize, answers: Vec<PolledQueue> },
-    /// So many results were told, and this came of it. The leases of those to be told again are kept on.
-    Settled { count: usize, told: Told },
-}
-
-/// What a poll of one of the worker's queues brought, begun at `asked`.
-struct PolledQueue {
-    queue: usize,
-    asked: Duration,
-    answer: Result<Polled>,
 }
 
 /// A handler under way, by the number of its task. It ends with its worker.
@@ -106,6 +99,8 @@ pub(super) struct Shift<'a> {
     /// What the last poll said.
     idle: Option<Idle>,
     idle_for: Duration,
+    /// How old another worker's look may be for the next poll to rely on it.
+    relies_within: Option<Duration>,
 }
 
 impl<'a> Shift<'a> {
@@ -128,6 +123,7 @@ impl<'a> Shift<'a> {
             troubles: worker.queues.iter().map(|_| Trouble::default()).collect(),
             idle: None,
             idle_for: worker.idle.0,
+            relies_within: None,
         }
     }
 
@@ -145,7 +141,8 @@ impl<'a> Shift<'a> {
             if self.is_done() {
                 return Ok(());
             }
-            let jitter = self.idle_for.mul_f64(0.75 + 0.5 * env.fraction());
+            // Those who began to wait together come back one by one, and nobody later than was promised.
+            let jitter = self.idle_for.mul_f64(LEAST_WAIT + (1.0 - LEAST_WAIT) * env.fraction());
             let next = self.idle.as_ref().and_then(|idle| idle.next);
             let unsure = self.idle.as_ref().and_then(|idle| idle.unsure);
             // Before the end, listen for as long as the queues need to be sure.
@@ -154,6 +151,7 @@ impl<'a> Shift<'a> {
             let pause = next.map_or(rest, |next| next.min(rest)).max(Duration::from_millis(1));
             let listen = unsure.map_or(pause, |unsure| unsure.max(pause));
             let waits = self.idle.is_some() && self.free() > 0;
+            let began = env.monotonic();
             tokio::select! {
                 biased;
                 // First, so that nothing is started that a poll brings together with the stop.
@@ -165,6 +163,11 @@ impl<'a> Shift<'a> {
                 () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.retries() => {}
                 () = news(self.worker, listen, pause), if waits => {
                     self.idle = None;
+                    // Who was told of something, or wants to know whether that is all, looks itself.
+                    let others_will_do = env.monotonic() >= began + pause && !self.awaits_end();
+                    let woken = next.is_some_and(|next| next < rest);
+                    let within = if woken { WOKEN } else { self.idle_for };
+                    self.relies_within = others_will_do.then_some(within);
                     self.idle_for = (self.idle_for * 2).min(self.worker.idle.1);
                 }
             }
@@ -223,8 +226,9 @@ impl<'a> Shift<'a> {
         self.asked_for += wanted;
         self.polls += 1;
         let (worker, settles) = (self.worker, self.settles);
+        let relies_within = self.relies_within.take();
         self.calls.push(Box::pin(async move {
-            let answers = poll_all(worker, queues, wanted).await;
+            let answers = poll_all(worker, queues, wanted, relies_within).await;
             CallResult::Claimed { settles, wanted, answers }
         }));
     }
@@ -452,43 +456,6 @@ async fn too_long(worker: &Worker) {
         () = env.clock().sleep(LAST_WORDS.0) => {}
         () = hard => {}
     }
-}
-
-/// Claims up to `wanted` tasks, from the first of these queues that has any.
-async fn poll_all(worker: &Worker, queues: Vec<usize>, wanted: usize) -> Vec<PolledQueue> {
-    let (mut answers, mut free) = (Vec::new(), wanted);
-    for queue in queues {
-        if free == 0 {
-            break;
-        }
-        let asked = worker.env.monotonic();
-        let request = PollRequest { max: free, ..worker.request.clone() };
-        let answer = worker.queues[queue].poll(request).await;
-        let claimed = answer.as_ref().map_or(0, |polled| polled.deliveries.len());
-        free = free.saturating_sub(claimed);
-        answers.push(PolledQueue { queue, asked, answer });
-    }
-    answers
-}
-
-/// Tells the queues what became of tasks.
-async fn tell_all(
-    worker: &Worker,
-    heart: Arc<Heart>,
-    unsettled: Vec<Finished>,
-    last: bool,
-) -> CallResult {
-    let count = unsettled.len();
-    let mut of_queue: Vec<Vec<_>> = worker.queues.iter().map(|_| Vec::new()).collect();
-    for done in unsettled {
-        heart.handled(&done.receipt);
-        of_queue[done.queue].push(done);
-    }
-    let mut told = Told::default();
-    for (index, finished) in of_queue.into_iter().enumerate() {
-        told.add(settle::settle(worker, index, finished, &heart, last).await);
-    }
-    CallResult::Settled { count, told }
 }
 
 #[cfg(test)]

@@ -51,6 +51,7 @@ fn record(context: &Context, queue: &dyn Queue, slots: usize) -> WorkerRecord {
         failed: 0,
         released: 0,
         lost: 0,
+        every_s: None,
         requests: Counts::new(),
     }
 }

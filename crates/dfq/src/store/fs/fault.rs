@@ -58,6 +58,7 @@ pub const DEAD: Errno = Errno::OWNERDEAD;
 struct State {
     plan: Option<Fault>,
     calls: Vec<String>,
+    listed: usize,
     all_calls: usize,
     dead: bool,
     /// Changes below this folder fail with this errno.
@@ -127,11 +128,17 @@ impl<S> FaultSys<S> {
         state.plan = plan;
         state.calls.clear();
         state.all_calls = 0;
+        state.listed = 0;
     }
 
     /// How many calls there were since [`FaultSys::arm`], also those that change nothing.
     pub fn all_calls(&self) -> usize {
         lock(&self.state).all_calls
+    }
+
+    /// How many names were listed since [`FaultSys::arm`].
+    pub fn listed(&self) -> usize {
+        lock(&self.state).listed
     }
 
     /// Makes every change that names something in `folder` fail, until told otherwise. One folder at a time: the
@@ -321,6 +328,7 @@ impl<S: Sys> Sys for FaultSys<S> {
     fn next(&self, listing: &mut S::Listing) -> Option<SysResult<DirEntry>> {
         let mut state = lock(&self.state);
         state.in_a_row += 1;
+        state.listed += 1;
         state.most_in_a_row = state.most_in_a_row.max(state.in_a_row);
         drop(state);
         self.inner.next(listing)

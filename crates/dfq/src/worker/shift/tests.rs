@@ -1,10 +1,12 @@
 //! What a worker hears of in one order and not in another, one thing after the other.
 
+use super::super::settle::Told;
 use super::*;
 use crate::clock::Env;
 use crate::meter::Meter;
 use crate::model::NewTask;
 use crate::options::OpenOptions;
+use crate::queue::PollRequest;
 use crate::queue::{Queue, TreeQueue};
 use crate::store::memory::Memory;
 
