@@ -28,7 +28,9 @@ use crate::model::{Generation, Layout, Outcome, TaskId, TaskKey};
 pub use swapped::Swapped;
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) use swapped::swapped_for_trial;
-pub(crate) use swapped::{VERSIONS, parse_version_name, record_that_a_purge_swaps, versions_dir};
+pub(crate) use swapped::{
+    VERSIONS, parse_version_name, record_that_a_purge_swaps, trial_of_a_purge, versions_dir,
+};
 
 /// The queue's settings.
 pub(crate) const SETTINGS: &str = "queue.json";
