@@ -29,7 +29,7 @@ pub use swapped::Swapped;
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) use swapped::swapped_for_trial;
 pub(crate) use swapped::{
-    VERSIONS, parse_version_name, record_that_a_purge_swaps, versions_dir, watch,
+    VERSIONS, parse_version_name, record_that_a_purge_swaps, trial_of_a_purge, versions_dir, watch,
 };
 
 /// The queue's settings.

@@ -14,6 +14,8 @@ mod credentials;
 mod listings;
 #[path = "bucket/purges.rs"]
 mod purges;
+#[path = "bucket/purges_overtaken.rs"]
+mod purges_overtaken;
 #[path = "bucket/reads.rs"]
 mod reads;
 #[path = "bucket/unclear.rs"]

@@ -22,7 +22,7 @@ pub(crate) use lease::{decode_lease, encode_lease};
 pub(crate) use settings::{check_compatible, decode_settings, encode_settings};
 pub(crate) use task::{
     bare_meta, decode_record, decode_task, encode_record, encode_task, has_reserved, is_forgotten,
-    member, respaced, split_payload, with_id,
+    member, respaced, shows_rewritten, split_payload, with_id,
 };
 
 /// A point in time: RFC 3339, UTC, microseconds. Reads offsets, and takes a time without any (the

@@ -329,7 +329,30 @@ pub(crate) fn encode_record(record: &Record) -> Vec<u8> {
             Err(_) => reserved.damaged_hex = Some(hex(bytes)),
         }
     }
-    join(record.payload.as_ref(), reserved)
+    let mut file = join(record.payload.as_ref(), reserved);
+    if record.forgotten {
+        pad(&mut file);
+    } else if shows_rewritten(file.len() as u64) {
+        file.push(b'\n');
+    }
+    file
+}
+
+/// Records that were written a second time, by a purge or a removal, have a length that is a multiple of this.
+/// Others never do. So a page of keys shows them: their age is not the time of their last write.
+const REWRITTEN_LENGTH: u64 = 64;
+
+/// Whether a record of this length may have been written anew, or marked as forgotten.
+pub(crate) fn shows_rewritten(length: u64) -> bool {
+    length.is_multiple_of(REWRITTEN_LENGTH)
+}
+
+/// Ends a file with white space to the length of one that was written anew.
+fn pad(file: &mut Vec<u8>) {
+    while !shows_rewritten(file.len() as u64 + 1) {
+        file.push(b' ');
+    }
+    file.push(b'\n');
 }
 
 fn attempt_doc(summary: &AttemptSummary) -> AttemptDoc {
@@ -354,7 +377,7 @@ pub(crate) fn is_forgotten(record: &[u8]) -> bool {
 pub(crate) fn respaced(file: &[u8], nonce: &str) -> Vec<u8> {
     let mut respaced = file.trim_ascii_end().to_vec();
     respaced.extend(nonce.bytes().map(|byte| if byte % 2 == 0 { b' ' } else { b'\t' }));
-    respaced.push(b'\n');
+    pad(&mut respaced);
     respaced
 }
 

@@ -179,6 +179,27 @@ fn records_survive_their_file() {
     }
 }
 
+/// Pages of keys show lengths.
+#[test]
+fn the_length_of_a_record_shows_that_it_was_written_anew() {
+    for spaces in 0..130 {
+        let payload = format!("{{\"x\":{}1}}", " ".repeat(spaces));
+        let mut record = decode_record(payload.as_bytes(), Outcome::Failed, &key("a")).unwrap();
+        let file = encode_record(&record);
+        assert!(!shows_rewritten(file.len() as u64), "{}", file.len());
+        let [one, other] = ["0123456789abcdef", "0123456789abcdee"].map(|nonce| {
+            let anew = respaced(&respaced(&file, "f"), nonce);
+            assert!(shows_rewritten(anew.len() as u64), "{}", anew.len());
+            assert_eq!(decode_record(&anew, Outcome::Failed, &key("a")).unwrap(), record);
+            anew
+        });
+        assert_ne!(one, other, "the nonce tells them apart");
+        record.forgotten = true;
+        let mark = encode_record(&record);
+        assert!(shows_rewritten(mark.len() as u64) && is_forgotten(&mark), "{}", mark.len());
+    }
+}
+
 #[test]
 fn the_seeds_completed_file_is_the_payload() {
     let record = decode_record(br#"{"id": "a"}"#, Outcome::Completed, &key("a")).unwrap();

@@ -30,6 +30,11 @@ pub(crate) fn watch() -> Swapped {
     Swapped(super::below(super::WORKERS, "watch"))
 }
 
+/// Where a purge finds out whether a store keeps its conditions.
+pub(crate) fn trial_of_a_purge(nonce: &str) -> Swapped {
+    Swapped(super::below(super::TMP, &format!("purge-{nonce}")))
+}
+
 /// A name to try a store with.
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) fn swapped_for_trial(name: &str) -> Swapped {

@@ -18,12 +18,26 @@ use crate::error::{ErrorKind, Result};
 use crate::format;
 use crate::layout;
 use crate::model::{Generation, Layout, Outcome, Record, TaskId, TaskKey};
-use crate::store::{Change, REMOVED_WITHIN, Stored, Tree, Updated};
+use crate::store::objects::Swap;
+use crate::store::{Change, REMOVED_WITHIN, Stored, Tree, Updated, Version};
 
 /// In a bucket: how old a record may be for whose sake something is removed, which then takes a minute at
 /// the most; and how old it must be for a purge to forget it.
 const YOUNG_RECORD: Duration = Duration::from_secs(2 * 60);
 pub(super) const RELIED_ON: Duration = Duration::from_secs(5 * 60);
+
+/// What became of a record that was to be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Forgot {
+    /// It has gone.
+    Removed,
+    /// It is marked, but its removal took too long. The next purge goes on with it.
+    Marked,
+    /// It is not what the page showed; nothing was done.
+    Changed,
+    /// The store cannot write on the condition that it is what the page showed; nothing was done.
+    Unsupported,
+}
 
 impl<T: Tree> Core<T> {
     /// The name that a program which does not encode names as we do gave this id, if it would differ
@@ -109,6 +123,21 @@ impl<T: Tree> Core<T> {
                 return Ok(());
             }
             self.commit_one(&earlier, &mark_of(&earlier)).await?;
+        }
+        Ok(())
+    }
+
+    /// The same after a purge of the id, which may have removed any of them. So each is looked at, not only as far
+    /// as the last that is there.
+    pub(super) async fn mend_all_lives(&self, key: &TaskKey) -> Result<()> {
+        for generation in 1..key.generation() {
+            let earlier = TaskKey::new(key.id().clone(), generation);
+            // One that is pending again has begun anew since.
+            if self.outcome(&earlier).await?.is_none()
+                && self.pending_task(&earlier).await?.is_none()
+            {
+                self.commit_one(&earlier, &mark_of(&earlier)).await?;
+            }
         }
         Ok(())
     }
@@ -207,13 +236,7 @@ impl<T: Tree> Core<T> {
         outcome: Outcome,
         since: Timestamp,
     ) -> Result<bool> {
-        let mark = format::encode_record(&Record {
-            outcome,
-            lease_id: Some(self.env.nonce()),
-            reason: Some("it is being purged".to_owned()),
-            forgotten: true,
-            ..mark_of(key)
-        });
+        let mark = self.mark_to_forget(key, outcome);
         let forget = |stored: &Stored| (stored.modified < since).then(|| mark.clone());
         let path = self.record_path(outcome, key);
         // From before the record was looked at: that is when its removal is decided on.
@@ -222,6 +245,44 @@ impl<T: Tree> Core<T> {
             Updated::Written(mark) => self.tree.remove_if_unchanged(&path, &mark, until).await,
             Updated::Missing | Updated::Left(_) => Ok(false),
         }
+    }
+
+    /// Removes a record that is old, as a page of keys has shown, if it is still what the page showed. Otherwise as
+    /// [`Core::forget_record`].
+    pub(super) async fn forget_shown(
+        &self,
+        key: &TaskKey,
+        outcome: Outcome,
+        shown: &Version,
+    ) -> Result<Forgot> {
+        let mark = self.mark_to_forget(key, outcome);
+        let path = self.record_path(outcome, key);
+        // From before the write, whose condition proves that the record is still that old: that is when its removal
+        // is decided on, however long ago the page was listed.
+        let until = self.env.monotonic().saturating_add(REMOVED_WITHIN);
+        let name = layout::record_that_a_purge_swaps(&path);
+        match self.tree.swap(&name, Some(shown), &mark).await {
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Forgot::Unsupported),
+            Err(error) => Err(error),
+            Ok(Swap::Lost) => Ok(Forgot::Changed),
+            Ok(Swap::Written(_)) => {
+                match self.tree.remove_if_unchanged(&path, &mark, until).await? {
+                    true => Ok(Forgot::Removed),
+                    false => Ok(Forgot::Marked),
+                }
+            }
+        }
+    }
+
+    /// What a purge writes over a record before it removes it.
+    fn mark_to_forget(&self, key: &TaskKey, outcome: Outcome) -> Vec<u8> {
+        format::encode_record(&Record {
+            outcome,
+            lease_id: Some(self.env.nonce()),
+            reason: Some("it is being purged".to_owned()),
+            forgotten: true,
+            ..mark_of(key)
+        })
     }
 
     /// Writes a record on the condition that it is still what was read. Some servers support no such condition.

@@ -44,6 +44,7 @@ mod operate;
 mod pages;
 mod poll;
 mod purge;
+mod purge_marks;
 mod push;
 mod schedule;
 mod scheduled;

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::layout::{self, Names};
 use crate::model::{Layout, TaskKey};
-use crate::store::{Scan, Scanned};
+use crate::store::{Scan, Scanned, Version};
 
 /// A task's folder as a page of keys shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,12 +13,14 @@ pub(super) struct Met {
     pub(super) leases: Vec<MetLease>,
     /// When the task itself was written, or the record that it left; `None` if there are only leases.
     pub(super) written: Option<Timestamp>,
+    /// The length of the record that it left, and which of its contents that is.
+    pub(super) record: Option<(u64, Version)>,
 }
 
 impl Met {
     /// A task of which no more is known than its name.
     pub(super) fn named(key: TaskKey) -> Self {
-        Self { key, leases: Vec::new(), written: None }
+        Self { key, leases: Vec::new(), written: None, record: None }
     }
 
     /// Somebody has claimed it, at some time.
@@ -75,9 +77,10 @@ pub(super) fn group(layout: Layout, page: &Scan) -> (Vec<Met>, Option<String>) {
         let written = task.map(|(_, file)| file.modified);
         let lease = |(name, file): &(&str, &Scanned)| {
             let attempt = layout::parse_lease_name(name)?;
-            Some(MetLease { attempt, modified: file.modified, version: file.version })
+            Some(MetLease { attempt, modified: file.modified, version: file.version.digest() })
         };
-        Some(Met { key, leases: files.iter().filter_map(lease).collect(), written })
+        let leases = files.iter().filter_map(lease).collect();
+        Some(Met { leases, written, ..Met::named(key) })
     });
     (met.collect(), resume)
 }
@@ -91,7 +94,8 @@ mod tests {
         let file = |path: &&str| Scanned {
             path: (*path).to_owned(),
             modified: Timestamp::UNIX_EPOCH,
-            version: 7,
+            size: 1,
+            version: Version::new("7"),
         };
         Scan { files: files.iter().map(file).collect(), end }
     }
@@ -101,13 +105,12 @@ mod tests {
         let page =
             page(&["a/lease.2.json", "a/lease.json", "a/task.json", "b/task.json", "c/x"], true);
         let (met, resume) = group(Layout::Flat, &page);
+        let version = Version::new("7").digest();
+        let lease = |attempt| MetLease { attempt, modified: Timestamp::UNIX_EPOCH, version };
         let of = |name: &str, leases: &[u32], task: bool| Met {
-            key: TaskKey::new(TaskId::new(name).unwrap(), 1),
-            leases: leases
-                .iter()
-                .map(|n| MetLease { attempt: *n, modified: Timestamp::UNIX_EPOCH, version: 7 })
-                .collect(),
+            leases: leases.iter().map(|attempt| lease(*attempt)).collect(),
             written: task.then_some(Timestamp::UNIX_EPOCH),
+            ..Met::named(TaskKey::new(TaskId::new(name).unwrap(), 1))
         };
         assert_eq!(met, [of("a", &[2, 1], true), of("b", &[], true), of("c", &[], false)]);
         assert_eq!(resume, None);

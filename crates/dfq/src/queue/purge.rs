@@ -4,22 +4,20 @@
 //! floor sees to that (`floors`), in a bucket a condition and a delay (decision 19). What somebody may still be
 //! working on is not touched.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::claim::signed;
 use super::core::Core;
-use super::lives::{RELIED_ON, mark_of};
-use super::strategy::Forgetting;
-use super::walk::Spot;
+use super::lives::RELIED_ON;
+use super::strategy::{Finding, Forgetting};
 use super::{OUTCOMES, Purge, Purged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Shard};
 use crate::model::{Outcome, TaskKey};
-use crate::store::{Entry, EntryKind, Stamp, Stored, Tree};
+use crate::store::{Entry, EntryKind, REMOVED_WITHIN, Stamp, Stored, Tree};
 
 /// A record younger than this may still be needed by a worker that stalled, whatever its lease.
 const MIN_PURGE_AGE: Duration = Duration::from_secs(3600);
@@ -41,15 +39,15 @@ const SILENT_WORKER_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How old a record must be to be purged.
 #[derive(Clone, Copy)]
-struct Age {
+pub(super) struct Age {
     /// The task ended before this.
-    ended: Timestamp,
+    pub(super) ended: Timestamp,
     /// And the record was not written since, for the first time or anew.
-    written: Timestamp,
+    pub(super) written: Timestamp,
 }
 
 impl Age {
-    fn is_reached(self, stored: &Stored, outcome: Outcome, key: &TaskKey) -> bool {
+    pub(super) fn is_reached(self, stored: &Stored, outcome: Outcome, key: &TaskKey) -> bool {
         let record = format::decode_record(&stored.bytes, outcome, key).ok();
         // What a purge that was cut short has left does not count as young.
         let forgotten = record.as_ref().is_some_and(|record| record.forgotten);
@@ -134,7 +132,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// Whether this is how a task ended; if it has another record that cannot be read, it is left alone.
-    async fn counts_as(&self, key: &TaskKey, outcome: Outcome) -> Result<bool> {
+    pub(super) async fn counts_as(&self, key: &TaskKey, outcome: Outcome) -> Result<bool> {
         match self.outcome(key).await {
             Err(error) if self.is_bad_itself(&error).await => {
                 tracing::warn!(%error, "record left alone");
@@ -145,7 +143,11 @@ impl<T: Tree> Core<T> {
     }
 
     /// A record that a purge looks at; one that cannot be read is left alone.
-    async fn old_record(&self, outcome: Outcome, key: &TaskKey) -> Result<Option<Stored>> {
+    pub(super) async fn old_record(
+        &self,
+        outcome: Outcome,
+        key: &TaskKey,
+    ) -> Result<Option<Stored>> {
         match self.tree.read(&self.record_path(outcome, key)).await {
             Err(error) if self.is_bad_itself(&error).await => {
                 tracing::warn!(%error, "record left alone");
@@ -249,112 +251,8 @@ impl<T: Tree> Core<T> {
         Ok(records)
     }
 
-    async fn purge_by_marks(&self, purge: Purge, age: Age) -> Result<u64> {
-        let mut removed = 0;
-        let scheduled = self.scheduled_lives().await?;
-        let mut from = Some(Spot::START);
-        while let Some(spot) = from {
-            let (keys, next) = self.stretch(layout::outcome_dir(purge.outcome), spot).await?;
-            let purging =
-                keys.iter().map(|key| self.purge_id(key, purge, age, &scheduled)).collect();
-            for records in self.each(purging).await {
-                removed += records?;
-            }
-            from = next;
-        }
-        if !purge.dry_run {
-            // What was scheduled meanwhile may rely on records that have gone.
-            for key in self.scheduled_lives().await? {
-                self.mend_lives(&key).await?;
-            }
-        }
-        Ok(removed)
-    }
-
-    /// Removes every life of an id, if this is the record of its last and is old enough. The last goes
-    /// first, so that what a crash leaves has no gaps: the next push finds the right generation.
-    async fn purge_id(
-        &self,
-        key: &TaskKey,
-        purge: Purge,
-        age: Age,
-        scheduled: &HashSet<TaskKey>,
-    ) -> Result<u64> {
-        let path = self.record_path(purge.outcome, key);
-        let Some(stored) = self.old_record(purge.outcome, key).await? else { return Ok(0) };
-        if !age.is_reached(&stored, purge.outcome, key) || self.lives_again(key, scheduled).await? {
-            return Ok(0);
-        }
-        if !self.counts_as(key, purge.outcome).await? {
-            return Ok(0); // completed as well, which is what counts
-        }
-        let mut removed = 0;
-        for life in down_from(key) {
-            let Some(records) = self.purge_life(&life, age, purge.dry_run).await? else {
-                return Ok(removed); // next time
-            };
-            if records == 0 {
-                break;
-            }
-            removed += records;
-            // A push of the next life may have begun before the record went, and relies on it.
-            if !purge.dry_run
-                && life == *key
-                && self.lives_again(key, scheduled).await?
-                && self.pending_task(key).await?.is_none()
-            {
-                self.tree.create(&path, &stored.bytes).await?;
-                return Ok(0);
-            }
-        }
-        // Or while the earlier ones went, any of which it may have taken for the last. It has not found
-        // all that it should have put back.
-        let lives = (2..=key.generation() + 1).map(|life| TaskKey::new(key.id().clone(), life));
-        for life in lives.rev().filter(|_| !purge.dry_run && !key.is_verbatim()) {
-            if self.lives(&life, scheduled).await? {
-                for generation in 1..life.generation() {
-                    let earlier = TaskKey::new(key.id().clone(), generation);
-                    // One that is pending again has begun anew since.
-                    if self.outcome(&earlier).await?.is_none()
-                        && self.pending_task(&earlier).await?.is_none()
-                    {
-                        self.commit_one(&earlier, &mark_of(&earlier)).await?;
-                    }
-                }
-                break;
-            }
-        }
-        Ok(removed)
-    }
-
-    /// Removes what there is of a life, and answers how many records that was; `None` if somebody is
-    /// removing remains of it, and relies on its record.
-    async fn purge_life(&self, life: &TaskKey, age: Age, dry_run: bool) -> Result<Option<u64>> {
-        if !dry_run {
-            // Its remains, if a crash left any, would be a task again without the record.
-            self.clean_finished(life).await?;
-        }
-        let mut removed = 0;
-        // Failed first: a completed record beats it, so the task never seems to have failed.
-        for outcome in OUTCOMES.into_iter().rev() {
-            let Some(stored) = self.old_record(outcome, life).await? else { continue };
-            let relied_on = match dry_run {
-                false => !self.forget_record(life, outcome, age.written).await?,
-                true => stored.modified >= age.written,
-            };
-            if relied_on {
-                return Ok(None);
-            }
-            removed += 1;
-        }
-        Ok(Some(removed))
-    }
-
     /// When a file was written, or a name last added to or removed from a folder, where the store can tell.
     async fn changed_at(&self, path: &str, now: Timestamp) -> Result<Option<Timestamp>> {
-        if !self.strategy.has_folders {
-            return Ok(self.tree.read(path).await?.map(|stored| stored.modified));
-        }
         Ok(match self.tree.stamp(path, now).await? {
             Some(Stamp::At(time)) => Some(time),
             Some(Stamp::Missing) | None => None,
@@ -386,7 +284,39 @@ impl<T: Tree> Core<T> {
         Ok(())
     }
 
+    /// Removes what killed processes have left in a bucket: pages tell how old it is.
+    async fn purge_listed_leftovers(&self, now: Timestamp, dry_run: bool) -> Result<u64> {
+        let mut removed = 0;
+        for (place, age) in [(layout::TMP, LEFTOVER_AGE), (layout::WORKERS, SILENT_WORKER_AGE)] {
+            let is_ours = |path: &str| match place {
+                layout::WORKERS => layout::parse_worker_name(path).is_some(),
+                _ => path.matches('/').count() < DEEPEST,
+            };
+            let mut after: Option<String> = None;
+            loop {
+                let page = self.tree.scan(place, after.as_deref(), TOGETHER).await?;
+                let until = self.env.monotonic().saturating_add(REMOVED_WITHIN);
+                let old = page.files.iter().filter(|file| {
+                    is_ours(&file.path) && now.duration_since(file.modified) > signed(age)
+                });
+                let old: Vec<_> = old.map(|file| layout::below(place, &file.path)).collect();
+                removed += old.len() as u64;
+                if !dry_run {
+                    self.tree.remove(&old, until).await?;
+                }
+                after = page.files.last().map(|file| file.path.clone()).filter(|_| !page.end);
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(removed)
+    }
+
     pub(super) async fn purge_leftovers(&self, now: Timestamp, dry_run: bool) -> Result<u64> {
+        if self.strategy.finding == Finding::Pages {
+            return self.purge_listed_leftovers(now, dry_run).await;
+        }
         let older = |modified: Timestamp, age| now.duration_since(modified) > signed(age);
         let mut removed = 0;
         let mut staged = Vec::new();
@@ -440,7 +370,7 @@ impl<T: Tree> Core<T> {
 }
 
 /// A life, and those before it.
-fn down_from(last: &TaskKey) -> impl Iterator<Item = TaskKey> + '_ {
+pub(super) fn down_from(last: &TaskKey) -> impl Iterator<Item = TaskKey> + '_ {
     let earlier = (1..last.generation()).rev();
     let earlier = earlier.map(|generation| TaskKey::new(last.id().clone(), generation));
     std::iter::once(last.clone()).chain(earlier)

@@ -116,7 +116,7 @@ impl<T: Tree> Core<T> {
         let mono = self.env.monotonic();
         let mut known = lock(&self.known);
         let mut shards: Vec<(Shard, Vec<Candidate>)> = Vec::new();
-        for Met { key, leases, written } in met {
+        for Met { key, leases, written, .. } in met {
             let task = written.is_some();
             if known.is_over(&key) {
                 continue;

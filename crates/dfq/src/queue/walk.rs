@@ -80,7 +80,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// A page of keys as tasks, and the path after which to go on.
-    async fn page_of(
+    pub(super) async fn page_of(
         &self,
         place: &str,
         after: Option<&str>,
@@ -92,7 +92,8 @@ impl<T: Tree> Core<T> {
         let resume = page.files.last().map(|file| file.path.clone()).filter(|_| !page.end);
         let met = |file: &Scanned| {
             let key = self.names().parse_record_path(&file.path)?;
-            Some(Met { written: Some(file.modified), ..Met::named(key) })
+            let record = Some((file.size, file.version.clone()));
+            Some(Met { written: Some(file.modified), record, ..Met::named(key) })
         };
         Ok((page.files.iter().filter_map(met).collect(), resume))
     }

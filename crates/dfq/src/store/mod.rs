@@ -29,7 +29,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use crate::layout::Swapped;
-pub use objects::{Objects, ObjectsExt};
+pub use objects::{Objects, ObjectsExt, Version};
 pub use tree::{Folders, Tree};
 
 /// A removal that was decided on so long ago is not sent any more, nor sent again: by then, a purge may have
@@ -137,8 +137,10 @@ pub struct Scanned {
     pub path: String,
     /// When it was last written.
     pub modified: Timestamp,
+    /// Bytes in it.
+    pub size: u64,
     /// Tells its content from others that it has had, as far as the store can: times may be too coarse.
-    pub version: u64,
+    pub version: Version,
 }
 
 /// A task as the store has it, and whether it is still to be done; see [`Tree::read_task`].

@@ -72,6 +72,13 @@ impl Version {
     pub fn seen(&self) -> Duration {
         self.seen
     }
+
+    /// A short form, to tell it from others that are at hand.
+    pub(crate) fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 impl PartialEq for Version {
@@ -299,10 +306,9 @@ pub trait ObjectsExt: Objects {
         let after = after.map(|after| format!("{prefix}{after}"));
         let part = self.list(List::Below { prefix: prefix.clone(), after }).next(limit).await?;
         let files = part.files.into_iter().filter_map(|file| {
-            let mut version = DefaultHasher::new();
-            file.head.version.hash(&mut version);
             let path = file.name.strip_prefix(&prefix)?.to_owned();
-            Some(Scanned { path, modified: file.head.modified, version: version.finish() })
+            let Head { size, modified, version } = file.head;
+            Some(Scanned { path, modified, size, version })
         });
         Ok(Scan { files: files.collect(), end: part.end })
     }

@@ -166,6 +166,60 @@ async fn a_purge_that_is_put_off_writes_no_history() {
     assert_eq!(world.keys("completed/"), ["completed/ca/a@2.json"]);
 }
 
+/// That a record was written anew is seen in the listing, so that what it says is looked at.
+#[tokio::test]
+async fn what_was_written_anew_counts_from_its_end() {
+    let world = World::new().await;
+    finish(&world).await;
+    hours_pass(&world, 3);
+    let queue = world.worker().await;
+    assert!(matches!(push(&*queue).await.unwrap(), Pushed::Finished(..)));
+    queue.close().await;
+    world.set_clock(3 * 3_600_000 + 600_000);
+    let queue = world.worker().await;
+    assert_eq!(purge(&*queue).await, 1);
+    assert_eq!(world.keys("completed/"), [""; 0]);
+}
+
+/// It may do no more than write its mark. The next one need not wait until the mark is as old as records must be.
+#[tokio::test]
+async fn the_next_purge_goes_on_where_one_was_cut_short() {
+    let world = World::new().await;
+    finish(&world).await;
+    hours_pass(&world, 3);
+    let queue = world.worker().await;
+    world.server.set_rules(Rules::default().deny_under("s3:DeleteObject", "some/where/completed"));
+    let old = Purge { outcome: Outcome::Completed, older_than: KEPT, dry_run: false };
+    queue.purge(old).await.unwrap_err();
+    assert_eq!(world.keys("completed/"), [COMPLETED]);
+    world.server.set_rules(Rules::default());
+    assert_eq!(purge(&*queue).await, 0, "somebody may still be at it");
+    world.set_clock(3 * 3_600_000 + 600_000);
+    let queue = world.worker().await;
+    assert_eq!(purge(&*queue).await, 1);
+    assert_eq!(world.keys("completed/"), [""; 0]);
+}
+
+/// A task that was done, and of which a crash has left the file, would be done again without its record.
+#[tokio::test]
+async fn remains_go_before_the_record() {
+    let world = World::new().await;
+    let queue = world.with_task(LONG).await;
+    let task = world.server.objects()[&format!("{PREFIX}/{TASK}")].clone();
+    let receipt = claim(&*queue).await.receipt;
+    ack(&*queue, &receipt).await.unwrap();
+    queue.close().await;
+    hours_pass(&world, 3);
+    world.server.put(&format!("{PREFIX}/{TASK}"), &task);
+    let queue = world.worker().await;
+    assert_eq!(purge(&*queue).await, 0, "its remains were removed for the record's sake");
+    assert_eq!(world.keys("pending/"), [""; 0]);
+    world.set_clock(3 * 3_600_000 + 600_000);
+    let queue = world.worker().await;
+    assert_eq!(purge(&*queue).await, 1);
+    assert!(poll(&*queue, 1).await.unwrap().is_empty());
+}
+
 /// Who may not remove anything can push what has finished as often as it likes.
 #[tokio::test]
 async fn a_producer_that_may_not_remove_is_told_that_it_has_finished() {

@@ -18,6 +18,7 @@ use object_store::{PutMode, UpdateVersion};
 use super::client::{Client, head_of};
 use super::http::Told;
 use super::raw::Raw;
+use crate::address::Cloud;
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Swapped};
@@ -122,6 +123,10 @@ impl BucketObjects {
             if there.is_none_or(|there| !there.version.tag().is_empty()) {
                 return Ok(Swap::Lost);
             }
+        }
+        if self.properties.provider == Cloud::Google.scheme() && expected.generation().is_none() {
+            let message = format!("cannot write '{path}' by its listed version: read it first");
+            return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let bare = Form::Bare.of(expected.tag());
         if bare == "*" || (bare.is_empty() && !expected.tag().is_empty()) {
