@@ -23,6 +23,7 @@ use object_store::client::{
 
 use super::credentials::{NotGiven, Renewing};
 use super::listing;
+use super::uplink::Uplink;
 use crate::clock::{Env, lock};
 use crate::layout;
 use crate::meter::{Meter, RequestKind};
@@ -122,6 +123,7 @@ pub(super) struct Connector {
     meter: Meter,
     credentials: Option<Arc<Renewing>>,
     told: Told,
+    uplink: Uplink,
 }
 
 impl Connector {
@@ -130,9 +132,11 @@ impl Connector {
         env: &Env,
         meter: &Meter,
         told: &Told,
+        uplink: &Uplink,
         credentials: Option<Arc<Renewing>>,
     ) -> Self {
-        Self { env: env.clone(), meter: meter.clone(), credentials, told: told.clone() }
+        let (told, uplink) = (told.clone(), uplink.clone());
+        Self { env: env.clone(), meter: meter.clone(), credentials, told, uplink }
     }
 }
 
@@ -141,7 +145,8 @@ impl HttpConnector for Connector {
         let clients = Clients { options: options.clone(), by_runtime: Mutex::default() };
         let (env, meter) = (self.env.clone(), self.meter.clone());
         let (credentials, told) = (self.credentials.clone(), self.told.clone());
-        Ok(HttpClient::new(Counted { clients, env, meter, credentials, told }))
+        let uplink = self.uplink.clone();
+        Ok(HttpClient::new(Counted { clients, env, meter, credentials, told, uplink }))
     }
 }
 
@@ -180,22 +185,32 @@ struct Counted {
     meter: Meter,
     credentials: Option<Arc<Renewing>>,
     told: Told,
+    uplink: Uplink,
 }
 
 impl Counted {
-    /// Waits for a part of an exchange, but not for ever.
+    /// Waits for a part of an exchange, but not for ever. How long that may take is asked for again once it has
+    /// taken so long: others may have come to share the line meanwhile.
     async fn within<R>(
         &self,
-        limit: Duration,
+        limit: impl Fn() -> Duration,
         part: impl Future<Output = Result<R, HttpError>>,
     ) -> Result<R, HttpError> {
-        tokio::select! {
-            biased;
-            answer = part => answer,
-            () = self.env.clock().sleep(limit) => {
-                let silence = format!("silence for {} s", limit.as_secs());
-                Err(HttpError::new(HttpErrorKind::Timeout, std::io::Error::other(silence)))
+        let (mut part, began) = (std::pin::pin!(part), self.env.monotonic());
+        let mut allowed = limit();
+        loop {
+            let passed = self.env.monotonic().saturating_sub(began);
+            tokio::select! {
+                biased;
+                answer = &mut part => return answer,
+                () = self.env.clock().sleep(allowed.saturating_sub(passed)) => {}
             }
+            let longer = limit();
+            if longer <= allowed {
+                let silence = format!("silence for {} s", allowed.as_secs());
+                return Err(HttpError::new(HttpErrorKind::Timeout, std::io::Error::other(silence)));
+            }
+            allowed = longer;
         }
     }
 }
@@ -208,7 +223,8 @@ impl HttpService for Counted {
         let key = key_of(&request);
         let client = self.clients.here();
         let client = client.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
-        let limit = allowed(request.body().content_length() as u64);
+        let bytes = request.body().content_length() as u64;
+        let limit = || allowed(self.uplink.shared_with(bytes));
         let answer = match self.within(limit, client.execute(request)).await {
             Ok(answer) => answer,
             Err(error) => {
@@ -225,7 +241,7 @@ impl HttpService for Counted {
             return Ok(answer); // nobody reads so much
         }
         let (parts, body) = answer.into_parts();
-        let limit = allowed(length.unwrap_or(UNSAID_LENGTH));
+        let limit = || allowed(length.unwrap_or(UNSAID_LENGTH));
         let body = match self.within(limit, body.collect()).await {
             Ok(body) => body.to_bytes(),
             Err(error) => {
