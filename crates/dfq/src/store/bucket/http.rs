@@ -256,7 +256,7 @@ impl HttpService for Counted {
         let answers_for_each = kind == RequestKind::Delete;
         let code = match success && !answers_for_each {
             true => String::new(),
-            false => code_in(&String::from_utf8_lossy(&body)),
+            false => trouble_in(&String::from_utf8_lossy(&body), answers_for_each),
         };
         if success && code.is_empty() {
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)));
@@ -264,7 +264,9 @@ impl HttpService for Counted {
         // The answer to a bulk delete is a success even if some of it was refused.
         let status = match (success, code.as_str()) {
             (false, _) => status,
-            (true, "AccessDenied") => StatusCode::FORBIDDEN,
+            (true, "AccessDenied" | "AuthorizationFailure" | "AuthorizationPermissionMismatch") => {
+                StatusCode::FORBIDDEN
+            }
             (true, _) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let expected = match status {
@@ -306,11 +308,14 @@ fn key_of(request: &HttpRequest) -> String {
     key.unwrap_or_default()
 }
 
-/// The content of `<Code>` in an error document.
-fn code_in(document: &str) -> String {
-    let code = document.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
+/// The content of the first `<Code>` in an error document. In the answer to a bulk delete, that something was gone
+/// already is no trouble; Azure says so of each, and S3 says nothing.
+fn trouble_in(document: &str, of_removals: bool) -> String {
     let is_word = |code: &str| code.len() < 100 && code.bytes().all(|b| b.is_ascii_alphanumeric());
-    code.map(|(code, _)| code).filter(|code| is_word(code)).unwrap_or_default().to_owned()
+    let codes = document.split("<Code>").skip(1).filter_map(|rest| rest.split_once("</Code>"));
+    let mut words = codes.map(|(code, _)| code).filter(|code| is_word(code));
+    let gone = |code: &str| of_removals && matches!(code, "BlobNotFound" | "NoSuchKey");
+    words.find(|code| !gone(code)).unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
@@ -344,8 +349,13 @@ mod tests {
 
     #[test]
     fn the_servers_word_for_it() {
-        assert_eq!(code_in("<Error><Code>SlowDown</Code><Message>x</Message></Error>"), "SlowDown");
-        assert_eq!(code_in("<Code>no such thing!</Code>"), "");
-        assert_eq!(code_in(""), "");
+        let said = |document| trouble_in(document, false);
+        assert_eq!(said("<Error><Code>SlowDown</Code><Message>x</Message></Error>"), "SlowDown");
+        assert_eq!(said("<Code>no such thing!</Code>"), "");
+        assert_eq!(said(""), "");
+        let many = "<Code>BlobNotFound</Code> and <Code>AuthorizationFailure</Code>";
+        assert_eq!(said(many), "BlobNotFound");
+        assert_eq!(trouble_in(many, true), "AuthorizationFailure");
+        assert_eq!(trouble_in("<Code>BlobNotFound</Code>", true), "");
     }
 }
