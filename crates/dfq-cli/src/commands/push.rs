@@ -3,7 +3,11 @@
 //! One rule for input that turns out to be bad half-way: what came before the bad line is pushed,
 //! nothing after it is, and the message says so. (Input may be endless, so it cannot be read through
 //! first.) The same push again does no harm where tasks have ids: those in the queue are left alone.
+//!
+//! What is said to be pushed was answered so by the store. A push that is interrupted waits for the answers to what
+//! it has sent; interrupted once more, it leaves these out.
 
+mod interrupt;
 mod source;
 
 use std::path::PathBuf;
@@ -11,13 +15,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use dfq::{NewTask, Outcome, Pushed, Queue, TaskId};
+use dfq::{NewTask, Outcome, Pushed, TaskId};
 use serde::Serialize;
 
 use crate::args::duration;
 use crate::context::Context;
 use crate::exit::{Answer, invalid};
 use crate::output;
+use interrupt::{Interrupted, Interrupts};
 use source::{Input, Source};
 
 /// Add tasks, and print their ids
@@ -28,7 +33,8 @@ use source::{Input, Source};
 /// A task's id is --id, --id-field or --id-hash, or else its own string member "id", or else a fresh
 /// UUID. An id that is in the queue, or has been through it, is not pushed again; that is no error.
 ///
-/// If a line is bad, the lines before it are pushed and those after it are not.
+/// If a line is bad, the lines before it are pushed and those after it are not. Interrupted (Ctrl-C), it waits for
+/// what is on its way, and says how many were pushed; interrupted twice, it does not wait.
 #[derive(Args, Debug)]
 #[command(override_usage = "dfq push [OPTIONS] QUEUE [JSON… | key=value…]\n       \
     … | dfq push [OPTIONS] QUEUE [--jsonl - | --lines -]")]
@@ -78,6 +84,15 @@ impl Tally {
     fn total(&self) -> u64 {
         self.created + self.pending + self.finished
     }
+
+    /// How far a push came that did not come to its end.
+    fn so_far(&self) -> String {
+        let there = match self.pending + self.finished {
+            0 => String::new(),
+            there => format!(", {} there already", output::thousands(there)),
+        };
+        format!("pushed so far: {}{there}", output::count(self.created, "task"))
+    }
 }
 
 #[derive(Serialize)]
@@ -94,8 +109,13 @@ impl Push {
         let mut source = self.source()?;
         let mut tally = Tally::default();
         let mut queue = None;
+        let mut interrupts = Interrupts::listen()?;
         loop {
-            let (inputs, ended) = source.next_batch().await;
+            let (inputs, ended) = tokio::select! {
+                biased;
+                signal = interrupts.next() => return Ok(interrupted(signal, &tally, 0)),
+                batch = source.next_batch() => batch,
+            };
             let mut tasks = Vec::with_capacity(inputs.len());
             let mut bad = None;
             for input in inputs {
@@ -115,7 +135,18 @@ impl Push {
                         queue.insert(context.open_or_create(&self.queue, self.allow_unsafe).await?)
                     }
                 };
-                self.push(context, &**queue, tasks, &mut tally).await?;
+                let under_way = tasks.len();
+                match interrupts.let_finish(queue.push(tasks), under_way).await {
+                    Ok((answers, interrupt)) => {
+                        self.count(context, answers, &mut tally)?;
+                        if let Some(signal) = interrupt {
+                            return Ok(interrupted(signal, &tally, 0));
+                        }
+                    }
+                    Err(Interrupted(signal)) => {
+                        return Ok(interrupted(signal, &tally, under_way));
+                    }
+                }
             }
             if let Some(error) = bad {
                 return Err(explain_rest(error, &source, &tally));
@@ -164,15 +195,15 @@ impl Push {
         Ok(task)
     }
 
-    async fn push(
+    /// Counts what was answered, and says it.
+    fn count(
         &self,
         context: &Context,
-        queue: &dyn Queue,
-        tasks: Vec<NewTask>,
+        answers: Vec<dfq::Result<Pushed>>,
         tally: &mut Tally,
     ) -> Result<()> {
         let mut trouble = None;
-        for answer in queue.push(tasks).await {
+        for answer in answers {
             match answer {
                 Ok(pushed) => match self.say(context, &pushed, tally) {
                     // Whoever reads the ids has seen enough; what is to be pushed is pushed.
@@ -185,8 +216,8 @@ impl Push {
         match trouble {
             None => Ok(()),
             Some(error) => {
-                let done = output::count(tally.total(), "task");
-                Err(dfq::Error::new(error.kind(), format!("{error}; pushed so far: {done}")).into())
+                let message = format!("{error}; {}", tally.so_far());
+                Err(dfq::Error::new(error.kind(), message).into())
             }
         }
     }
@@ -233,6 +264,16 @@ impl Push {
             crate::output::note!("dfq: {}", parts.join(", "));
         }
     }
+}
+
+/// Says how far it came, and of how many nothing is known.
+fn interrupted(signal: u8, tally: &Tally, under_way: usize) -> Answer {
+    let unknown = match under_way {
+        0 => String::new(),
+        some => format!("; {} on the way, perhaps pushed too", output::count(some as u64, "task")),
+    };
+    output::note!("dfq: interrupted; {}{unknown}", tally.so_far());
+    Answer::Killed(signal)
 }
 
 /// What became of the input around a bad line.

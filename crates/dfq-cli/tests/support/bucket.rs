@@ -1,6 +1,6 @@
 //! A bucket on a server of our own, and a desk whose commands can use it.
 
-use dfq_s3_server::{Options, Server};
+use dfq_s3_server::{Link, Options, Server};
 use tokio::runtime::Runtime;
 
 use super::Desk;
@@ -21,6 +21,11 @@ impl TestBucket {
             .unwrap();
         let server = runtime.block_on(Server::start(Options::default())).unwrap();
         Self { server, runtime }
+    }
+
+    /// A line to it, and what is told of the bytes that pass.
+    pub(crate) fn link(&self, on_piece: impl Fn(usize) + Send + Sync + 'static) -> Link {
+        self.runtime.block_on(Link::start(&self.server.endpoint(), on_piece)).unwrap()
     }
 
     /// The address of a part of the bucket.

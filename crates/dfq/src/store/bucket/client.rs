@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
+use object_store::client::{HttpError, HttpErrorKind};
 use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
 use object_store::path::Path;
 use object_store::{
@@ -18,6 +19,7 @@ use object_store::{
 
 use super::credentials::NotGiven;
 use super::http::Refused;
+use super::uplink::Uplink;
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::objects::{Got, Head, Version};
@@ -30,6 +32,8 @@ impl<T: ObjectStore + PaginatedListStore> Api for T {}
 pub(super) struct Client {
     store: Box<dyn Api>,
     env: Env,
+    /// What is written passes here before it is signed: a signature ages.
+    uplink: Uplink,
     /// Ends in a slash unless it is empty.
     pub(super) prefix: String,
     pub(super) address: String,
@@ -41,6 +45,7 @@ impl Client {
     pub(super) fn new(
         store: Box<dyn Api>,
         env: Env,
+        uplink: Uplink,
         prefix: &str,
         address: &str,
         server: Option<String>,
@@ -49,7 +54,7 @@ impl Client {
             "" => String::new(),
             prefix => format!("{prefix}/"),
         };
-        Self { store, env, prefix, address: address.to_owned(), server }
+        Self { store, env, uplink, prefix, address: address.to_owned(), server }
     }
 
     fn key(&self, path: &str) -> Result<Path> {
@@ -69,7 +74,19 @@ impl Client {
         let payload = PutPayload::from_bytes(Bytes::copy_from_slice(bytes));
         let what = if mode == PutMode::Create { "create" } else { "write" };
         let of_something = matches!(mode, PutMode::Update(_));
-        match self.store.put_opts(&key, payload, mode.into()).await {
+        let Ok(upload) = self.uplink.enter(bytes.len() as u64).await else {
+            let message =
+                format!("cannot {what} '{path}' in {}: no upload has had an answer", self.address);
+            return Err(Error::new(ErrorKind::Unavailable, message).passing());
+        };
+        let answer = self.store.put_opts(&key, payload, mode.into()).await;
+        match &answer {
+            Err(error) if is_timeout(error) => upload.timed_out(),
+            // Lost for another reason, which says nothing about the line.
+            Err(error) if cause::<HttpError>(error).is_some() && !is_refusal(error) => {}
+            _ => upload.passed(),
+        }
+        match answer {
             Ok(done) => Ok(Some(version(done.e_tag, done.version))),
             Err(
                 object_store::Error::AlreadyExists { .. }
@@ -86,7 +103,7 @@ impl Client {
         if range.as_ref().is_some_and(Range::is_empty) {
             return self.read_nothing(path).await;
         }
-        let range = range.map(GetRange::Bounded);
+        let (start, range) = (range.as_ref().map(|it| it.start), range.map(GetRange::Bounded));
         let got = match self.store.get_opts(&key, GetOptions { range, ..Default::default() }).await
         {
             Ok(got) => got,
@@ -94,6 +111,15 @@ impl Client {
             // The range begins behind the end.
             Err(error) if cause::<Refused>(&error).is_some_and(|it| it.status == 416) => {
                 return self.read_nothing(path).await;
+            }
+            // The same on Azure, which answers with nothing instead of a refusal. The client calls that an error
+            // of a type that cannot be named, so it takes a look.
+            Err(error) if start.is_some() && cause::<HttpError>(&error).is_none() => {
+                let there = self.read_nothing(path).await?;
+                if there.as_ref().is_some_and(|it| it.head.size > start.unwrap_or_default()) {
+                    return Err(self.explain("read", path, &error));
+                }
+                return Ok(there);
             }
             Err(error) => return Err(self.explain("read", path, &error)),
         };
@@ -241,6 +267,17 @@ fn permission(what: &str) -> &'static str {
         // Without it, what is not there is forbidden too.
         _ => "s3:GetObject (and s3:ListBucket, without which what is missing looks forbidden)",
     }
+}
+
+/// Whether the time was not enough, by our own reckoning or by the server's.
+fn is_timeout(error: &object_store::Error) -> bool {
+    let theirs = |it: &Refused| it.status == 408 || it.code == "RequestTimeout";
+    let ours = |it: &HttpError| it.kind() == HttpErrorKind::Timeout;
+    cause::<Refused>(error).map_or(cause::<HttpError>(error).is_some_and(ours), theirs)
+}
+
+fn is_refusal(error: &object_store::Error) -> bool {
+    cause::<Refused>(error).is_some()
 }
 
 /// The error of this type among the causes of another.

@@ -6,6 +6,7 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use super::client::Api;
 use super::http::{Connector, Told};
 use super::open::{CONNECT_TIMEOUT, REQUEST_TIMEOUT, no_retries, seconds};
+use super::uplink::Uplink;
 use crate::clock::Env;
 use crate::meter::Meter;
 
@@ -14,6 +15,7 @@ pub(super) fn connect(
     env: &Env,
     meter: &Meter,
     told: &Told,
+    uplink: &Uplink,
 ) -> object_store::Result<Box<dyn Api>> {
     let client = |key| GoogleConfigKey::Client(key);
     let builder = GoogleCloudStorageBuilder::from_env()
@@ -21,7 +23,7 @@ pub(super) fn connect(
         .with_config(client(ClientConfigKey::Timeout), seconds(REQUEST_TIMEOUT))
         .with_config(client(ClientConfigKey::ConnectTimeout), seconds(CONNECT_TIMEOUT))
         .with_retry(no_retries())
-        .with_http_connector(Connector::new(env, meter, told, None));
+        .with_http_connector(Connector::new(env, meter, told, uplink, None));
     let url = builder.get_config_value(&GoogleConfigKey::BaseUrl).unwrap_or_default();
     let http = url.starts_with("http://").to_string();
     Ok(Box::new(builder.with_config(client(ClientConfigKey::AllowHttp), http).build()?))

@@ -23,6 +23,7 @@ use object_store::client::{
 
 use super::credentials::{NotGiven, Renewing};
 use super::listing;
+use super::uplink::Uplink;
 use crate::clock::{Env, lock};
 use crate::layout;
 use crate::meter::{Meter, RequestKind};
@@ -122,6 +123,7 @@ pub(super) struct Connector {
     meter: Meter,
     credentials: Option<Arc<Renewing>>,
     told: Told,
+    uplink: Uplink,
 }
 
 impl Connector {
@@ -130,9 +132,11 @@ impl Connector {
         env: &Env,
         meter: &Meter,
         told: &Told,
+        uplink: &Uplink,
         credentials: Option<Arc<Renewing>>,
     ) -> Self {
-        Self { env: env.clone(), meter: meter.clone(), credentials, told: told.clone() }
+        let (told, uplink) = (told.clone(), uplink.clone());
+        Self { env: env.clone(), meter: meter.clone(), credentials, told, uplink }
     }
 }
 
@@ -141,7 +145,8 @@ impl HttpConnector for Connector {
         let clients = Clients { options: options.clone(), by_runtime: Mutex::default() };
         let (env, meter) = (self.env.clone(), self.meter.clone());
         let (credentials, told) = (self.credentials.clone(), self.told.clone());
-        Ok(HttpClient::new(Counted { clients, env, meter, credentials, told }))
+        let uplink = self.uplink.clone();
+        Ok(HttpClient::new(Counted { clients, env, meter, credentials, told, uplink }))
     }
 }
 
@@ -180,22 +185,32 @@ struct Counted {
     meter: Meter,
     credentials: Option<Arc<Renewing>>,
     told: Told,
+    uplink: Uplink,
 }
 
 impl Counted {
-    /// Waits for a part of an exchange, but not for ever.
+    /// Waits for a part of an exchange, but not for ever. How long that may take is asked for again once it has
+    /// taken so long: others may have come to share the line meanwhile.
     async fn within<R>(
         &self,
-        limit: Duration,
+        limit: impl Fn() -> Duration,
         part: impl Future<Output = Result<R, HttpError>>,
     ) -> Result<R, HttpError> {
-        tokio::select! {
-            biased;
-            answer = part => answer,
-            () = self.env.clock().sleep(limit) => {
-                let silence = format!("silence for {} s", limit.as_secs());
-                Err(HttpError::new(HttpErrorKind::Timeout, std::io::Error::other(silence)))
+        let (mut part, began) = (std::pin::pin!(part), self.env.monotonic());
+        let mut allowed = limit();
+        loop {
+            let passed = self.env.monotonic().saturating_sub(began);
+            tokio::select! {
+                biased;
+                answer = &mut part => return answer,
+                () = self.env.clock().sleep(allowed.saturating_sub(passed)) => {}
             }
+            let longer = limit();
+            if longer <= allowed {
+                let silence = format!("silence for {} s", allowed.as_secs());
+                return Err(HttpError::new(HttpErrorKind::Timeout, std::io::Error::other(silence)));
+            }
+            allowed = longer;
         }
     }
 }
@@ -208,7 +223,8 @@ impl HttpService for Counted {
         let key = key_of(&request);
         let client = self.clients.here();
         let client = client.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
-        let limit = allowed(request.body().content_length() as u64);
+        let bytes = request.body().content_length() as u64;
+        let limit = || allowed(self.uplink.shared_with(bytes));
         let answer = match self.within(limit, client.execute(request)).await {
             Ok(answer) => answer,
             Err(error) => {
@@ -225,7 +241,7 @@ impl HttpService for Counted {
             return Ok(answer); // nobody reads so much
         }
         let (parts, body) = answer.into_parts();
-        let limit = allowed(length.unwrap_or(UNSAID_LENGTH));
+        let limit = || allowed(length.unwrap_or(UNSAID_LENGTH));
         let body = match self.within(limit, body.collect()).await {
             Ok(body) => body.to_bytes(),
             Err(error) => {
@@ -240,7 +256,7 @@ impl HttpService for Counted {
         let answers_for_each = kind == RequestKind::Delete;
         let code = match success && !answers_for_each {
             true => String::new(),
-            false => code_in(&String::from_utf8_lossy(&body)),
+            false => trouble_in(&String::from_utf8_lossy(&body), answers_for_each),
         };
         if success && code.is_empty() {
             return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)));
@@ -248,7 +264,9 @@ impl HttpService for Counted {
         // The answer to a bulk delete is a success even if some of it was refused.
         let status = match (success, code.as_str()) {
             (false, _) => status,
-            (true, "AccessDenied") => StatusCode::FORBIDDEN,
+            (true, "AccessDenied" | "AuthorizationFailure" | "AuthorizationPermissionMismatch") => {
+                StatusCode::FORBIDDEN
+            }
             (true, _) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let expected = match status {
@@ -290,11 +308,14 @@ fn key_of(request: &HttpRequest) -> String {
     key.unwrap_or_default()
 }
 
-/// The content of `<Code>` in an error document.
-fn code_in(document: &str) -> String {
-    let code = document.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
+/// The content of the first `<Code>` in an error document. In the answer to a bulk delete, that something was gone
+/// already is no trouble; Azure says so of each, and S3 says nothing.
+fn trouble_in(document: &str, of_removals: bool) -> String {
     let is_word = |code: &str| code.len() < 100 && code.bytes().all(|b| b.is_ascii_alphanumeric());
-    code.map(|(code, _)| code).filter(|code| is_word(code)).unwrap_or_default().to_owned()
+    let codes = document.split("<Code>").skip(1).filter_map(|rest| rest.split_once("</Code>"));
+    let mut words = codes.map(|(code, _)| code).filter(|code| is_word(code));
+    let gone = |code: &str| of_removals && matches!(code, "BlobNotFound" | "NoSuchKey");
+    words.find(|code| !gone(code)).unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
@@ -328,8 +349,13 @@ mod tests {
 
     #[test]
     fn the_servers_word_for_it() {
-        assert_eq!(code_in("<Error><Code>SlowDown</Code><Message>x</Message></Error>"), "SlowDown");
-        assert_eq!(code_in("<Code>no such thing!</Code>"), "");
-        assert_eq!(code_in(""), "");
+        let said = |document| trouble_in(document, false);
+        assert_eq!(said("<Error><Code>SlowDown</Code><Message>x</Message></Error>"), "SlowDown");
+        assert_eq!(said("<Code>no such thing!</Code>"), "");
+        assert_eq!(said(""), "");
+        let many = "<Code>BlobNotFound</Code> and <Code>AuthorizationFailure</Code>";
+        assert_eq!(said(many), "BlobNotFound");
+        assert_eq!(trouble_in(many, true), "AuthorizationFailure");
+        assert_eq!(trouble_in("<Code>BlobNotFound</Code>", true), "");
     }
 }

@@ -19,6 +19,7 @@ mod raw;
 mod remove;
 #[cfg(feature = "s3")]
 mod s3;
+mod uplink;
 
 use std::time::Duration;
 

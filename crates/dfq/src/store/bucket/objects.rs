@@ -207,7 +207,12 @@ impl Objects for BucketObjects {
 
     fn list(&self, what: List) -> Box<dyn Listing> {
         let client = Arc::clone(&self.client);
-        Box::new(BucketListing { client, what, token: None, begun: false, end: false })
+        // Azure's client leaves out a name that is the whole prefix. A folder is never a name.
+        let prefix = what.prefix();
+        let azure = self.properties.provider == Cloud::Azure.scheme();
+        let hidden = azure && !prefix.is_empty() && !prefix.ends_with('/');
+        let (token, begun, end) = (None, false, false);
+        Box::new(BucketListing { client, what, token, begun, end, hidden, bare_tags: azure })
     }
 
     async fn load(&self, name: &Swapped) -> Result<Option<Got>> {
@@ -238,9 +243,31 @@ struct BucketListing {
     token: Option<String>,
     begun: bool,
     end: bool,
+    /// A name that is the whole prefix is not listed, and still to be looked for.
+    hidden: bool,
+    /// Azure lists ETags without the quotes that they have everywhere else.
+    bare_tags: bool,
 }
 
 impl BucketListing {
+    /// Whether a name comes after where the listing begins. Azure's emulator, and perhaps Azure, begins at the
+    /// first name whatever it is told.
+    fn is_asked_for(&self, name: &str) -> bool {
+        match &self.what {
+            List::Below { after: Some(after), .. } => name > after.as_str(),
+            _ => true,
+        }
+    }
+
+    /// The name that is the whole prefix, which is the first of all.
+    async fn hidden(&mut self) -> Result<Option<Listed>> {
+        let name = self.what.prefix().to_owned();
+        if !std::mem::take(&mut self.hidden) || !self.is_asked_for(&name) {
+            return Ok(None);
+        }
+        Ok(self.client.head(&name).await?.map(|head| Listed { name, head }))
+    }
+
     async fn page(&mut self, limit: usize) -> Result<Part> {
         let mut options = PaginatedListOptions {
             max_keys: Some(limit.min(LARGEST_PAGE)),
@@ -266,7 +293,12 @@ impl BucketListing {
             Some(format!("{}/", name.trim_end_matches('/')))
         });
         let files = page.result.objects.iter().filter_map(|meta| {
-            Some(Listed { name: name_of(meta.location.as_ref())?, head: head_of(meta) })
+            let name = name_of(meta.location.as_ref()).filter(|name| self.is_asked_for(name))?;
+            let mut meta = meta.clone();
+            if self.bare_tags {
+                meta.e_tag = meta.e_tag.map(|tag| format!("\"{}\"", Form::Bare.of(&tag)));
+            }
+            Some(Listed { name, head: head_of(&meta) })
         });
         let (folders, files) = (folders.collect(), files.collect());
         (self.begun, self.token) = (true, page.page_token);
@@ -280,6 +312,9 @@ impl Listing for BucketListing {
     async fn next(&mut self, limit: usize) -> Result<Part> {
         if self.end {
             return Ok(Part { end: true, ..Part::default() });
+        }
+        if let Some(first) = self.hidden().await? {
+            return Ok(Part { files: vec![first], ..Part::default() });
         }
         let mut part = self.page(limit).await?;
         // All of a page may be foreign, and left out. Then what comes after it is asked for.

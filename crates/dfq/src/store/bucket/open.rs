@@ -6,6 +6,7 @@ use object_store::RetryConfig;
 
 use super::client::{Api, Client};
 use super::http::Told;
+use super::uplink::Uplink;
 use super::{Bucket, BucketObjects};
 use crate::address::{BucketAddress, Cloud};
 use crate::clock::Env;
@@ -45,15 +46,15 @@ impl Bucket {
             Cloud::S3 => Self::s3(bucket, prefix, s3.clone(), env, meter).await,
             #[cfg(feature = "gcs")]
             Cloud::Google => {
-                let told = Told::default();
-                let api = super::gcs::connect(bucket, &env, &meter, &told);
-                Self::over_api(address, api, env, meter, told)
+                let (told, uplink) = (Told::default(), Uplink::default());
+                let api = super::gcs::connect(bucket, &env, &meter, &told, &uplink);
+                Self::over_api(address, api, env, meter, (told, uplink))
             }
             #[cfg(feature = "azure")]
             Cloud::Azure => {
-                let told = Told::default();
-                let api = super::azure::connect(bucket, &env, &meter, &told);
-                Self::over_api(address, api, env, meter, told)
+                let (told, uplink) = (Told::default(), Uplink::default());
+                let api = super::azure::connect(bucket, &env, &meter, &told, &uplink);
+                Self::over_api(address, api, env, meter, (told, uplink))
             }
             #[allow(unreachable_patterns, reason = "with all features, every cloud has an arm")]
             _ => Err(left_out(address, cloud.feature())),
@@ -65,10 +66,11 @@ impl Bucket {
         api: object_store::Result<Box<dyn Api>>,
         env: Env,
         meter: Meter,
-        told: Told,
+        (told, uplink): (Told, Uplink),
     ) -> Result<Self> {
         let api = api.map_err(|error| Error::invalid(format!("{address}: {error}")))?;
-        let client = Client::new(api, env.clone(), &address.prefix, &address.to_string(), None);
+        let client =
+            Client::new(api, env.clone(), uplink, &address.prefix, &address.to_string(), None);
         let objects = BucketObjects::new(address.cloud.scheme(), client, &env, meter, told, None);
         Ok(Self::in_bucket(objects, env))
     }

@@ -4,9 +4,16 @@
 //! something of it fails. A test tries both.
 //!
 //! What is not there can only be told from what is forbidden by whoever may list, so every role may:
-//! without `s3:ListBucket`, S3 answers 403 for both.
+//! without `s3:ListBucket`, S3 answers 403 for both. Under a condition on `s3:prefix`, AWS goes by the key that is
+//! asked for. Ceph did not before 2026: there the prefix is missing, and so is the permission. So a second statement
+//! allows it where there is neither a prefix nor, as in every listing of Ceph's, a number of keys. On AWS that
+//! would allow to list a whole bucket, so it asks for a request without `aws:PrincipalArn`, which AWS never has of
+//! anybody whom a policy can be attached to. What it tells on Ceph besides is whether a key elsewhere is missing.
+//!
+//! A `*` stands for any text on AWS. On Ceph the first letter that fits ends it, so `pending/*/task.json` fits no
+//! task below a shard: there it takes one `*` for each folder.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::address::{BucketAddress, Cloud};
 use crate::error::{Error, ErrorKind, Result};
@@ -36,6 +43,18 @@ pub fn policy(address: &BucketAddress, role: Role) -> Result<Value> {
         list["Condition"] = json!({ "StringLike": { "s3:prefix": format!("{below}*") } });
     }
     let mut statements = vec![list];
+    if !below.is_empty() {
+        let absent = ["aws:PrincipalArn", "s3:prefix", "s3:max-keys"];
+        let absent: Map<String, Value> =
+            absent.iter().map(|key| ((*key).to_owned(), json!("true"))).collect();
+        statements.push(json!({
+            "Sid": "MissingOnCeph",
+            "Effect": "Allow",
+            "Action": "s3:ListBucket",
+            "Resource": bucket,
+            "Condition": { "Null": absent },
+        }));
+    }
     let (read, write, remove) = objects(role);
     for (sid, action, patterns) in [
         ("Read", "s3:GetObject", read),
@@ -60,27 +79,24 @@ pub fn policy(address: &BucketAddress, role: Role) -> Result<Value> {
 /// What a role reads, writes and removes, as patterns of names in the tree.
 fn objects(role: Role) -> (Vec<String>, Vec<String>, Vec<String>) {
     let all = |folder: &str| format!("{folder}/*");
-    let task = format!("{PENDING}/*/{TASK}");
+    let in_task = |name: String| [format!("{PENDING}/*/{name}"), format!("{PENDING}/*/*/{name}")];
+    let task = in_task(TASK.to_owned());
     let [completed, failed] = [Outcome::Completed, Outcome::Failed].map(|it| all(outcome_dir(it)));
     match role {
-        Role::Producer => (
-            vec![
-                SETTINGS.to_owned(),
-                DOCTOR.to_owned(),
-                task.clone(),
-                all(SCHEDULED),
-                completed,
-                failed,
-                all(TMP),
-            ],
-            vec![SETTINGS.to_owned(), task, all(SCHEDULED), all(TMP)],
-            Vec::new(),
-        ),
-        Role::Worker => (
-            vec!["*".to_owned()],
-            vec![task, format!("{PENDING}/*/{LEASE}*"), completed, failed, all(WORKERS), all(TMP)],
-            vec![all(PENDING), all(SCHEDULED)],
-        ),
+        Role::Producer => {
+            let both = [SETTINGS.to_owned(), all(SCHEDULED), all(TMP)];
+            let only_read = [DOCTOR.to_owned(), completed, failed];
+            ([&both[..], &task, &only_read].concat(), [&both[..], &task].concat(), Vec::new())
+        }
+        Role::Worker => {
+            let lease = in_task(format!("{LEASE}*"));
+            let others = [completed, failed, all(WORKERS), all(TMP)];
+            (
+                vec!["*".to_owned()],
+                [&task[..], &lease, &others].concat(),
+                vec![all(PENDING), all(SCHEDULED)],
+            )
+        }
         Role::Viewer => (vec!["*".to_owned()], Vec::new(), Vec::new()),
     }
 }

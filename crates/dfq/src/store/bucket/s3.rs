@@ -24,6 +24,7 @@ use super::credentials::{Found, Renewing, with_causes};
 use super::http::{Connector, Told};
 use super::open::{CONNECT_TIMEOUT, REQUEST_TIMEOUT, no_retries};
 use super::raw::Raw;
+use super::uplink::Uplink;
 use super::{Bucket, BucketObjects};
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
@@ -100,19 +101,22 @@ impl Bucket {
             }
             (None, None) => return Err(no_credentials(&location, &"none are configured")),
         };
-        let told = Told::default();
-        builder = builder.with_http_connector(Connector::new(&env, &meter, &told, credentials));
+        let (told, uplink) = (Told::default(), Uplink::default());
+        builder =
+            builder.with_http_connector(Connector::new(&env, &meter, &told, &uplink, credentials));
         let wrong = |error| Error::invalid(format!("{location}: {error}"));
         let store = builder.build().map_err(wrong)?;
         let address = format!("s3://{bucket}/{prefix}").trim_end_matches('/').to_owned();
-        let http = Connector::new(&env, &meter, &told, None).connect(&client).map_err(wrong)?;
+        let http =
+            Connector::new(&env, &meter, &told, &uplink, None).connect(&client).map_err(wrong)?;
         let server = endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
         let base = match server.trim_end_matches('/').split_once("://") {
             Some((scheme, host)) if !path_style => format!("{scheme}://{bucket}.{host}"),
             _ => format!("{}/{bucket}", server.trim_end_matches('/')),
         };
         let raw = Raw::new(http, Arc::clone(store.credentials()), region, base, prefix);
-        let client = Client::new(Box::new(store), env.clone(), prefix, &address, Some(server));
+        let client =
+            Client::new(Box::new(store), env.clone(), uplink, prefix, &address, Some(server));
         let objects = BucketObjects::new("s3", client, &env, meter, told, Some(raw));
         Ok(Self::in_bucket(objects, env))
     }
