@@ -7,6 +7,8 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dfq_s3_server::{Fault, Link};
 use rustix::process::{Pid, Signal, kill_process};
@@ -86,7 +88,7 @@ fn an_interrupted_push_says_how_many() {
     let far = Far::new();
     let args = far.args();
     let child = far.desk.start(&args.each_ref().map(String::as_str));
-    support::until("some are pushed", || far.there().len() > 20);
+    support::until("some are pushed", || far.there().len() > 5);
     interrupt(&child);
     let said = end(child);
     assert_eq!(said.status, Some(130), "{}", said.err);
@@ -97,13 +99,16 @@ fn an_interrupted_push_says_how_many() {
 #[test]
 fn a_push_that_is_interrupted_twice_waits_for_nothing() {
     let far = Far::new();
-    far.bucket.server.on(|request| {
+    let hung = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&hung);
+    far.bucket.server.on(move |request| {
         let hangs = request.op == "PutObject" && request.key.ends_with("9/task.json");
+        seen.fetch_add(usize::from(hangs), Ordering::SeqCst);
         hangs.then_some(Fault::Delay(std::time::Duration::from_secs(3600)))
     });
     let args = far.args();
     let mut child = far.desk.start(&args.each_ref().map(String::as_str));
-    support::until("some are pushed", || far.there().len() > 20);
+    support::until("one hangs", || hung.load(Ordering::SeqCst) > 0);
     interrupt(&child);
     std::thread::sleep(std::time::Duration::from_millis(200));
     assert!(child.try_wait().unwrap().is_none(), "it waits");
@@ -111,5 +116,5 @@ fn a_push_that_is_interrupted_twice_waits_for_nothing() {
     let said = end(child);
     assert_eq!(said.status, Some(130), "{}", said.err);
     assert!(said.err.contains("on the way, perhaps pushed too"), "{}", said.err);
-    assert!(far.check(&said) < far.there().len(), "{}", said.err);
+    assert!(far.check(&said) <= far.there().len(), "{}", said.err);
 }

@@ -111,7 +111,7 @@ impl Line {
         let mut piece = vec![0; PIECE];
         loop {
             client.readable().await?;
-            let _turn = self.turn.lock().await;
+            let turn = self.turn.lock().await;
             let size = match client.try_read(&mut piece) {
                 Ok(0) => return Ok(()),
                 Ok(size) => size,
@@ -128,8 +128,10 @@ impl Line {
             }
             // A small piece takes as much less.
             tokio::time::sleep(PIECE_TAKES.mul_f64(size as f64 / PIECE as f64)).await;
-            write(server, &piece[..size]).await?;
             (self.on_piece)(size);
+            // It has passed. A server that takes nothing more of this upload does not keep the others waiting.
+            drop(turn);
+            write(server, &piece[..size]).await?;
         }
     }
 }

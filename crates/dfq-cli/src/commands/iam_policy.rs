@@ -5,13 +5,13 @@ use clap::{Args, ValueEnum};
 use dfq::address::{Address, SqsAddress};
 use dfq::model::Role;
 use dfq::sqs;
-use dfq::store::bucket;
+use dfq::store::bucket::{self, Dialect};
 
 use crate::context::Context;
 use crate::exit::{Answer, unsupported};
 use crate::output;
 
-/// Print the least AWS policy with which a role can do its job
+/// Print the least policy with which a role can do its job, for AWS or Ceph
 ///
 /// A producer makes the queue and pushes; a worker claims, finishes and gives back, as `dfq work` does; a
 /// viewer looks (ls, show, stats, top, explain, export). Operators, who cancel, retry, pause, repair and
@@ -29,6 +29,9 @@ pub(crate) struct IamPolicy {
     /// Who it is for
     #[arg(long, value_enum)]
     role: RoleName,
+    /// For a Ceph gateway, which reads a policy otherwise than AWS
+    #[arg(long)]
+    ceph: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -45,9 +48,13 @@ impl IamPolicy {
             RoleName::Worker => Role::Worker,
             RoleName::Viewer => Role::Viewer,
         };
+        let dialect = if self.ceph { Dialect::Ceph } else { Dialect::Aws };
         let target = context.target(&self.queue)?;
         let policy = match &target.address {
-            Address::Bucket(address) => bucket::policy(address, role)?,
+            Address::Bucket(address) => bucket::policy(address, role, dialect)?,
+            Address::Sqs(_) if self.ceph => {
+                return Err(unsupported("a Ceph gateway has buckets, and no SQS".to_owned()));
+            }
             Address::Sqs(address) => {
                 let dead_letter = target.sqs.dead_letter.as_deref().map(SqsAddress::parse);
                 sqs::policy(address, dead_letter.transpose()?.as_ref(), role)

@@ -24,7 +24,7 @@ mod uplink;
 use std::time::Duration;
 
 pub use self::objects::BucketObjects;
-pub use self::policy::policy;
+pub use self::policy::{Dialect, policy};
 pub(crate) use self::raw::{Raw, RawAnswer};
 
 use crate::clock::Env;

@@ -5,13 +5,15 @@
 //!
 //! What is not there can only be told from what is forbidden by whoever may list, so every role may:
 //! without `s3:ListBucket`, S3 answers 403 for both. Under a condition on `s3:prefix`, AWS goes by the key that is
-//! asked for. Ceph did not before 2026: there the prefix is missing, and so is the permission. So a second statement
-//! allows it where there is neither a prefix nor, as in every listing of Ceph's, a number of keys. On AWS that
-//! would allow to list a whole bucket, so it asks for a request without `aws:PrincipalArn`, which AWS never has of
-//! anybody whom a policy can be attached to. What it tells on Ceph besides is whether a key elsewhere is missing.
+//! asked for (said by others who tried; not tried by us).
 //!
-//! A `*` stands for any text on AWS. On Ceph the first letter that fits ends it, so `pending/*/task.json` fits no
-//! task below a shard: there it takes one `*` for each folder.
+//! Ceph reads a policy otherwise, at least up to version 16:
+//! - For what is missing it has no prefix, and so no permission. A second statement allows it where there is neither a
+//!   prefix nor, as in every listing of Ceph's, a number of keys. Besides, it tells whether a key elsewhere in the bucket
+//!   is missing. On AWS it would allow to list a whole bucket, but for one more condition: that the request
+//!   has no `aws:PrincipalArn`. So it is there only if it is asked for.
+//! - A `*` ends at the first letter that fits, so `pending/*/task.json` fits no task below a shard. It takes one
+//!   `*` for each folder.
 
 use serde_json::{Map, Value, json};
 
@@ -20,8 +22,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{DOCTOR, LEASE, PENDING, SCHEDULED, SETTINGS, TASK, TMP, WORKERS, outcome_dir};
 use crate::model::{Outcome, Role};
 
+/// Whose understanding of policies is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// AWS.
+    Aws,
+    /// A Ceph gateway.
+    Ceph,
+}
+
 /// The policy for a role on a queue, to be attached to whoever plays it.
-pub fn policy(address: &BucketAddress, role: Role) -> Result<Value> {
+pub fn policy(address: &BucketAddress, role: Role, dialect: Dialect) -> Result<Value> {
     if address.cloud != Cloud::S3 {
         return Err(Error::new(
             ErrorKind::Unsupported,
@@ -43,19 +54,19 @@ pub fn policy(address: &BucketAddress, role: Role) -> Result<Value> {
         list["Condition"] = json!({ "StringLike": { "s3:prefix": format!("{below}*") } });
     }
     let mut statements = vec![list];
-    if !below.is_empty() {
+    if !below.is_empty() && dialect == Dialect::Ceph {
         let absent = ["aws:PrincipalArn", "s3:prefix", "s3:max-keys"];
         let absent: Map<String, Value> =
             absent.iter().map(|key| ((*key).to_owned(), json!("true"))).collect();
         statements.push(json!({
-            "Sid": "MissingOnCeph",
+            "Sid": "Missing",
             "Effect": "Allow",
             "Action": "s3:ListBucket",
             "Resource": bucket,
             "Condition": { "Null": absent },
         }));
     }
-    let (read, write, remove) = objects(role);
+    let (read, write, remove) = objects(role, dialect);
     for (sid, action, patterns) in [
         ("Read", "s3:GetObject", read),
         ("Write", "s3:PutObject", write),
@@ -77,9 +88,12 @@ pub fn policy(address: &BucketAddress, role: Role) -> Result<Value> {
 }
 
 /// What a role reads, writes and removes, as patterns of names in the tree.
-fn objects(role: Role) -> (Vec<String>, Vec<String>, Vec<String>) {
+fn objects(role: Role, dialect: Dialect) -> (Vec<String>, Vec<String>, Vec<String>) {
     let all = |folder: &str| format!("{folder}/*");
-    let in_task = |name: String| [format!("{PENDING}/*/{name}"), format!("{PENDING}/*/*/{name}")];
+    let in_task = |name: String| match dialect {
+        Dialect::Aws => vec![format!("{PENDING}/*/{name}")],
+        Dialect::Ceph => vec![format!("{PENDING}/*/{name}"), format!("{PENDING}/*/*/{name}")],
+    };
     let task = in_task(TASK.to_owned());
     let [completed, failed] = [Outcome::Completed, Outcome::Failed].map(|it| all(outcome_dir(it)));
     match role {
