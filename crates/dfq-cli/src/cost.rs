@@ -28,19 +28,39 @@ pub(crate) async fn say_first(
     queue: &dyn Queue,
     selection: &Selection,
 ) -> Result<()> {
-    if !queue.capabilities().remote || !queue.capabilities().inspect || context.quiet {
-        return Ok(());
-    }
     // So few cannot cost as much.
     if selection.limit.is_some_and(|limit| limit < 1000) && selection.picks_nothing() {
         return Ok(());
     }
+    let advice = "; --limit or --state asks for fewer tasks";
+    say(context, queue, |stats| tasks_read(stats, selection), advice).await
+}
+
+/// The same for a search through all tasks in these places.
+pub(crate) async fn say_first_of(
+    context: &Context,
+    queue: &dyn Queue,
+    places: &[Place],
+) -> Result<()> {
+    let tasks = |stats: &Stats| places.iter().map(|place| tasks_in(stats, *place)).sum();
+    say(context, queue, tasks, "").await
+}
+
+async fn say(
+    context: &Context,
+    queue: &dyn Queue,
+    tasks: impl Fn(&Stats) -> u64,
+    advice: &str,
+) -> Result<()> {
+    if !queue.capabilities().remote || !queue.capabilities().inspect || context.quiet {
+        return Ok(());
+    }
     let stats = queue.stats(Detail::Counts).await?;
-    let reads = tasks_read(&stats, selection) * READS;
+    let reads = tasks(&stats) * READS;
     let dollars = dollars(&context.prices(), stats.exact_requests, reads);
     if dollars > WORTH_SAYING {
         crate::output::note!(
-            "dfq: this takes about {} requests (${}); --limit or --state asks for fewer tasks",
+            "dfq: this takes about {} requests (${}){advice}",
             output::thousands(reads + stats.exact_requests),
             output::dollars(dollars)
         );
@@ -48,19 +68,24 @@ pub(crate) async fn say_first(
     Ok(())
 }
 
+fn tasks_in(stats: &Stats, place: Place) -> u64 {
+    match place {
+        Place::Pending => stats.pending,
+        Place::Scheduled => stats.scheduled,
+        Place::Completed => stats.completed,
+        Place::Failed => stats.failed,
+    }
+}
+
 fn tasks_read(stats: &Stats, selection: &Selection) -> u64 {
-    let of = |place, number| if selection.wants(place) { number } else { 0 };
-    let pending = match selection.looks {
-        None => of(Place::Pending, stats.pending),
+    let places = [Place::Pending, Place::Scheduled, Place::Completed, Place::Failed];
+    let wanted = places.into_iter().filter(|place| selection.wants(*place));
+    let read = |place| match (place, selection.looks) {
         // By the listing, but for those that have a lease.
-        Some(looks) => of(Place::Pending, stats.exact_reads.min(looks as u64)),
+        (Place::Pending, Some(looks)) => stats.exact_reads.min(looks as u64),
+        _ => tasks_in(stats, place),
     };
-    let others = [
-        (Place::Scheduled, stats.scheduled),
-        (Place::Completed, stats.completed),
-        (Place::Failed, stats.failed),
-    ];
-    let all = pending + others.into_iter().map(|(place, number)| of(place, number)).sum::<u64>();
+    let all = wanted.map(read).sum::<u64>();
     match selection.limit {
         Some(limit) if selection.picks_nothing() => all.min(limit as u64),
         _ => all,

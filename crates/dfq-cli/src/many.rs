@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::args::{Careful, Which};
 use crate::context::{Context, confirm};
 use crate::exit::Answer;
-use crate::{output, select};
+use crate::{cost, output, select};
 
 /// How many tasks are done in one go.
 const BATCH: usize = 500;
@@ -47,6 +47,7 @@ pub(crate) fn named(ids: &[String]) -> Result<Vec<TaskId>> {
 
 /// The tasks that were named, or those in these places that fit all conditions.
 pub(crate) async fn meant(
+    context: &Context,
     which: &Which,
     named: Vec<TaskId>,
     queue: &dyn Queue,
@@ -57,16 +58,18 @@ pub(crate) async fn meant(
         return Ok(named);
     }
     let fits = |view: &TaskView| which.conditions.iter().all(|condition| condition.matches(view));
-    found(queue, places, limit, fits).await
+    found(context, queue, places, limit, fits).await
 }
 
 /// The ids of those tasks in these places that match, at most so many.
 pub(crate) async fn found(
+    context: &Context,
     queue: &dyn Queue,
     places: &[Place],
     limit: Option<usize>,
     matches: impl Fn(&TaskView) -> bool,
 ) -> Result<Vec<TaskId>> {
+    cost::say_first_of(context, queue, places).await?;
     let limit = limit.unwrap_or(usize::MAX);
     let mut ids = Vec::new();
     let mut search = SearchProgress::default();

@@ -204,7 +204,8 @@ impl Prices {
 
     /// What these requests cost; those that failed are charged too.
     pub fn dollars(&self, counts: &Counts) -> f64 {
-        counts.iter().map(|(kind, count)| self.per_million(*kind) * count.sent as f64 / 1e6).sum()
+        let each = counts.iter().map(|(kind, count)| self.per_million(*kind) * count.sent as f64);
+        each.fold(0.0, |sum, cost| sum + cost / 1e6)
     }
 }
 

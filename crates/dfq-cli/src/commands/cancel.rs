@@ -43,7 +43,7 @@ impl Cancel {
         let queue = &*queue;
         // In this order: what comes due meanwhile is found in the second place.
         let places = [Place::Scheduled, Place::Pending];
-        let ids = many::meant(&self.which, named, queue, &places, self.limit).await?;
+        let ids = many::meant(context, &self.which, named, queue, &places, self.limit).await?;
         let named = !self.which.ids.is_empty();
         let job = Job { context, queue, words: WORDS, careful: self.careful, named };
         job.run(ids, check_state, async |batch: Vec<TaskId>| {

@@ -37,7 +37,8 @@ impl Retry {
         let named = many::named(&self.which.ids)?;
         let queue = context.open(&self.queue).await?;
         let queue = &*queue;
-        let ids = many::meant(&self.which, named, queue, &[Place::Failed], self.limit).await?;
+        let ids =
+            many::meant(context, &self.which, named, queue, &[Place::Failed], self.limit).await?;
         let named = !self.which.ids.is_empty();
         let job = Job { context, queue, words: WORDS, careful: self.careful, named };
         job.run(ids, check_state, async |batch: Vec<TaskId>| {

@@ -63,7 +63,7 @@ impl Unlock {
                     (TaskState::Leased { worker_id, .. }, Some(worker)) => worker_id == worker,
                     (state, _) => matches!(state, TaskState::Leased { .. }),
                 };
-                many::found(queue, &[Place::Pending], None, meant).await?
+                many::found(context, queue, &[Place::Pending], None, meant).await?
             }
         };
         let mut words = WORDS;

@@ -21,7 +21,7 @@ pub(crate) struct Workers {
     queue: String,
 }
 
-/// A worker is silent once it has missed two records, and the next has had so long to arrive.
+/// A worker is silent once two records are due, and the second is so late.
 const SLACK: SignedDuration = SignedDuration::from_secs(30);
 
 /// How often a worker writes its record if it does not say.

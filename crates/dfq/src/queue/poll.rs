@@ -68,10 +68,16 @@ impl<T: Tree> Core<T> {
     }
 
     pub(super) async fn poll(self: &Arc<Self>, request: &PollRequest) -> Result<Polled> {
+        let polled = self.poll_in_turn(request).await;
+        self.has_looked(polled.is_ok());
+        polled
+    }
+
+    async fn poll_in_turn(self: &Arc<Self>, request: &PollRequest) -> Result<Polled> {
         let length = request.lease.unwrap_or(self.settings.lease);
         let mut polled = Polled::default();
         self.withdraw_strays().await;
-        let turn = self.turn(request.relies_within).await?;
+        let turn = self.turn(request).await?;
         if matches!(turn, Turn::Others) {
             return Ok(self.left_to_others().await);
         }
@@ -188,12 +194,13 @@ impl<T: Tree> Core<T> {
             }
             None => {}
         }
+        polled.idle.more |= upkeep.more;
         if let Turn::ForAll(post) = turn
-            && polled.deliveries.len() >= request.max
+            && (polled.deliveries.len() >= request.max || polled.idle.more)
         {
             self.ring(*post).await;
         }
-        polled.idle.more |= upkeep.more;
+        polled.idle.unsure = upkeep.left_to_others;
         polled.idle.paused = upkeep.paused;
         let now = self.env.monotonic();
         let soonest = lock(&self.known).soonest().map(|at| at.saturating_sub(now));

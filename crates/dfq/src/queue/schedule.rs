@@ -4,7 +4,7 @@
 //! workers share out what is due as they share out the shards; what its own worker has not moved soon, anybody
 //! moves.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ use super::core::Core;
 use super::discover::Discovery;
 use super::strategy::Finding;
 use crate::error::Result;
-use crate::format;
 use crate::layout::{self, Due};
 use crate::model::TaskKey;
 use crate::store::{Created, Entry, EntryKind, Stamp, Tree};
@@ -37,6 +36,9 @@ const LEFT_TO_OTHERS: SignedDuration = SignedDuration::from_secs(5);
 /// Listing all due times takes no more than about one part in so many of the time.
 const LISTING_SHARE: u32 = 20;
 
+/// And yet they are listed again after this time: what seemed slow may have been a machine that slept.
+const LISTED_AGAIN: Duration = Duration::from_secs(5);
+
 /// What this process knows about `scheduled/`.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
@@ -50,10 +52,12 @@ pub(super) struct Schedule {
     list_again: Duration,
     /// The first time that is not due.
     next: Option<Due>,
+    /// When to look again at what was left alone.
+    again: Option<Duration>,
     /// When it was last looked at.
     looked: Option<Duration>,
-    /// Due times that not all could be moved of, and the monotonic time to try them again.
-    troubled: HashMap<Due, Duration>,
+    /// Folders that would not go, of a due time or of one task, and the monotonic time to try them again.
+    troubled: HashMap<String, Duration>,
 }
 
 impl Schedule {
@@ -62,9 +66,9 @@ impl Schedule {
         until(self.next, now)
     }
 
-    /// For how long this time is left alone after trouble.
-    fn rests_for(&self, due: Due, mono: Duration) -> Option<Duration> {
-        let rest = self.troubled.get(&due)?.saturating_sub(mono);
+    /// For how long this folder is left alone after trouble.
+    fn rests_for(&self, folder: &str, mono: Duration) -> Option<Duration> {
+        let rest = self.troubled.get(folder)?.saturating_sub(mono);
         Some(rest).filter(|rest| !rest.is_zero())
     }
 }
@@ -77,6 +81,8 @@ pub(super) struct Upkeep {
     pub(super) next_due: Option<Duration>,
     /// There was more to move than one poll should.
     pub(super) more: bool,
+    /// Something is due that another worker should move, and for how long it is left to that one.
+    pub(super) left_to_others: Option<Duration>,
     /// There are tasks that the search may have missed: due ones were moved, or some unlocked.
     pub(super) news: bool,
     /// Everything was looked at just now.
@@ -89,6 +95,8 @@ struct Moved {
     tasks: usize,
     /// When to look again, if anything waits.
     again: Option<Duration>,
+    /// For how long something is left to another worker.
+    left_to_others: Option<Duration>,
 }
 
 impl Moved {
@@ -121,19 +129,26 @@ impl<T: Tree> Core<T> {
         if found.paused {
             return Ok(Upkeep { paused: true, thorough: true, ..Upkeep::default() });
         }
-        let is_due = found.schedule.next.is_some_and(|next| next.at() <= now);
+        let is_due = found.schedule.next.is_some_and(|next| next.at() <= now)
+            || found.schedule.again.is_some_and(|again| again <= mono);
         let at_schedule = is_due || due(found.schedule.looked, SCHEDULE_EVERY);
         let moved = match at_schedule {
             true => self.promote_due(&mut found, now, root_changed, for_all).await?,
-            false => Moved { tasks: 0, again: found.schedule.next_in(now) },
+            false => {
+                let again = found.schedule.again.map(|again| again.saturating_sub(mono));
+                let again = again.into_iter().chain(found.schedule.next_in(now)).min();
+                Moved { again, ..Moved::default() }
+            }
         };
         if at_schedule {
             found.schedule.looked = Some(mono);
+            found.schedule.again = moved.again.map(|wait| mono + wait);
         }
         Ok(Upkeep {
             paused: false,
             next_due: moved.again,
             more: moved.tasks >= MAX_MOVED,
+            left_to_others: moved.left_to_others,
             news: moved.tasks > 0 || std::mem::take(&mut found.news),
             thorough: at_root && at_schedule,
         })
@@ -175,7 +190,8 @@ impl<T: Tree> Core<T> {
                 schedule.stamp = stamp;
                 // Every push of a new time changes the folder. A long one is not listed for each of them.
                 let listed = self.env.monotonic();
-                schedule.list_again = listed + listed.saturating_sub(mono) * LISTING_SHARE;
+                let rest = listed.saturating_sub(mono).saturating_mul(LISTING_SHARE);
+                schedule.list_again = listed + rest.min(LISTED_AGAIN);
             }
         }
         let due = schedule.times.partition_point(|due| due.at() <= now);
@@ -184,14 +200,17 @@ impl<T: Tree> Core<T> {
             moved.look_again_in(wait);
         }
         let due = schedule.times[..due].to_vec();
-        schedule.troubled.retain(|time, _| due.contains(time));
+        let now_mono = self.env.monotonic();
+        schedule.troubled.retain(|_, until| *until > now_mono);
+        let mut gone = HashSet::new();
         for time in due {
+            let folder = layout::due_dir(time);
             if moved.tasks >= MAX_MOVED {
                 moved.look_again_in(Duration::ZERO);
                 break;
             }
             let mono = self.env.monotonic();
-            if let Some(rest) = schedule.rests_for(time, mono) {
+            if let Some(rest) = schedule.rests_for(&folder, mono) {
                 moved.look_again_in(rest);
                 continue;
             }
@@ -209,18 +228,17 @@ impl<T: Tree> Core<T> {
             };
             match pause {
                 Some(pause) => {
-                    schedule.troubled.insert(time, mono + pause);
+                    schedule.troubled.insert(folder, mono + pause);
                     moved.look_again_in(pause);
                 }
                 // A push may have come to it since it was listed: what is there still is looked at again.
-                None if self.tree.stamp(&layout::due_dir(time), now).await?
-                    == Some(Stamp::Missing) =>
-                {
-                    schedule.times.retain(|other| *other != time);
+                None => {
+                    let stamp = self.tree.stamp(&folder, now).await?;
+                    gone.extend((stamp == Some(Stamp::Missing)).then_some(time));
                 }
-                None => {}
             }
         }
+        schedule.times.retain(|time| !gone.contains(time));
         Ok(moved)
     }
 
@@ -250,9 +268,14 @@ impl<T: Tree> Core<T> {
                 let theirs = Duration::try_from(left)
                     .ok()
                     .filter(|left| !(for_all || survey.is_own(shard) || left.is_zero()));
-                match schedule.rests_for(time, mono).or(theirs) {
-                    Some(wait) => moved.look_again_in(wait),
-                    None => due.push((time, key)),
+                let folder = layout::scheduled_dir(time, &key);
+                match (schedule.rests_for(&folder, mono), theirs) {
+                    (Some(wait), _) => moved.look_again_in(wait),
+                    (None, Some(wait)) => {
+                        moved.look_again_in(wait);
+                        moved.left_to_others = moved.left_to_others.max(Some(wait));
+                    }
+                    (None, None) => due.push((time, key)),
                 }
                 if due.len() >= MAX_MOVED {
                     moved.look_again_in(Duration::ZERO);
@@ -275,7 +298,7 @@ impl<T: Tree> Core<T> {
             match note_moved(key.id().as_str(), answer) {
                 None => moved.tasks += 1,
                 Some(pause) => {
-                    schedule.troubled.insert(*time, mono + pause);
+                    schedule.troubled.insert(layout::scheduled_dir(*time, key), mono + pause);
                     moved.look_again_in(pause);
                 }
             }
@@ -363,15 +386,10 @@ impl<T: Tree> Core<T> {
             }
             return self.has_gone(&from).await;
         }
-        let Some(record) = self.record(key).await? else {
-            self.mend_lives(key).await?;
-            return Ok(true);
-        };
-        // Done quickly; or its life had ended before.
-        let bytes = self.pending_task(key).await?.unwrap_or_default();
-        let pushed = format::decode_task(&bytes, key).map(|(_, meta)| meta.push_id).ok();
-        if pushed.is_some_and(|pushed| pushed != record.meta.push_id) {
-            self.clean_finished(key).await?;
+        match self.outcome(key).await? {
+            // Done quickly; or its life had ended before.
+            Some(_) => self.clean_finished(key).await?,
+            None => self.mend_lives(key).await?,
         }
         Ok(true)
     }

@@ -45,7 +45,7 @@ const LOW_WATER: usize = 64;
 const CENSUS_EVERY: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(60));
 
 /// A worker whose record is older than this is not counted on.
-const SILENT_AFTER: Duration = Duration::from_secs(200);
+const SILENT_AFTER: Duration = Duration::from_secs(300);
 
 /// Whether a shard is to be visited in this round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,9 +130,10 @@ impl Survey {
         self.partial.is_none() && self.shards.iter().all(|shard| *shard == Visit::Done)
     }
 
-    /// How many workers there were when they were last counted; 0 if they never were.
-    pub(super) fn workers(&self) -> usize {
-        self.workers
+    /// How many workers there are; 0 if they were not counted lately.
+    pub(super) fn workers(&self, now: Duration) -> usize {
+        let lately = self.census.is_some_and(|at| now.saturating_sub(at) <= SILENT_AFTER);
+        if lately { self.workers } else { 0 }
     }
 
     /// Somebody is at this shard: it is left to them for a while, and all such shards together.

@@ -473,7 +473,7 @@ pub struct WorkerRecord {
     pub released: u64,
     /// Leases that it lost.
     pub lost: u64,
-    /// How often it writes this at the least, in seconds.
+    /// In how many seconds it was about to write this again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every_s: Option<u64>,
     /// Requests that its process has sent to stores that charge for them, by kind.

@@ -1,27 +1,28 @@
 //! One look for all: while there is nothing to do, the workers on a bucket take turns in looking.
 //!
-//! Invariant: the watch only saves requests. A worker relies on another's look if that is younger than the time
-//! for which it would have waited itself, so a task is found as soon as if every worker looked. Whoever cannot
-//! read or swap the watch looks for itself.
+//! Invariant: the watch only saves requests. A worker relies on another's look only if that is younger than the time
+//! for which it waits itself, so nothing is left alone for more than twice that time. Whoever cannot read or swap
+//! the watch looks for itself, and so does who takes only some tasks, or whose last poll failed.
 //!
 //! The watch is one small file. It was written when somebody last began to look for all, by the store's clock. Idle
 //! workers read it. One that finds it too old swaps it, and only the one that wins the swap looks. If there is more than
 //! the winner can take, it *rings*: it writes into the file how many tasks are left, and others come.
-
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::claim::signed;
 use super::core::Core;
 use super::strategy::Finding;
-use super::{Idle, Polled};
+use super::{Idle, PollRequest, Polled};
 use crate::clock::lock;
 use crate::error::{ErrorKind, Result};
 use crate::format;
 use crate::layout;
 use crate::store::Tree;
 use crate::store::objects::{Got, Swap, Version};
+
+/// At least about so many come when they are called.
+const FEWEST_CALLED: usize = 8;
 
 /// What the file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +56,8 @@ pub(super) struct Heard {
     bell: Option<Option<String>>,
     /// This store or this role has no watch.
     off: bool,
+    /// The last poll failed: who cannot look must not say that it does.
+    failing: bool,
 }
 
 /// Who looks.
@@ -80,12 +83,22 @@ impl Turn {
 }
 
 impl<T: Tree> Core<T> {
-    /// Whose turn it is to look, for a poll that relies on a look of others if it is younger than this.
-    pub(super) async fn turn(&self, within: Option<Duration>) -> Result<Turn> {
-        let Some(within) = within else { return Ok(Turn::Own) };
-        if self.strategy.finding == Finding::Shards || lock(&self.heard).off {
+    /// Notes whether a poll went well.
+    pub(super) fn has_looked(&self, well: bool) {
+        lock(&self.heard).failing = !well;
+    }
+
+    /// Whose turn it is to look, for a poll that may rely on others.
+    pub(super) async fn turn(&self, request: &PollRequest) -> Result<Turn> {
+        let takes_part = {
+            let heard = lock(&self.heard);
+            !heard.off && !heard.failing && self.strategy.finding == Finding::Pages
+        };
+        // Who takes only some tasks cannot look for those who take others.
+        let Some(within) = request.relies_within.filter(|_| takes_part && request.schema.is_none())
+        else {
             return Ok(Turn::Own);
-        }
+        };
         let file = match self.tree.load(&layout::watch()).await {
             Err(error) => return self.without_watch(error),
             Ok(file) => file,
@@ -132,13 +145,13 @@ impl<T: Tree> Core<T> {
     }
 
     /// Whether somebody has rung since we last listened, and we are among those who come. About twice as many do as
-    /// there are tasks: if too few come, the next look finds the rest.
+    /// there are tasks, but no fewer than a few: if too few come, the next look finds the rest.
     fn is_called(&self, bell: Option<&Bell>) -> bool {
         let rung = bell.map(|bell| bell.nonce.clone());
         let before = lock(&self.heard).bell.replace(rung.clone());
         let is_news = before.is_some_and(|before| before != rung);
         bell.filter(|_| is_news).is_some_and(|bell| {
-            let wanted = bell.tasks.saturating_mul(2);
+            let wanted = bell.tasks.saturating_mul(2).max(FEWEST_CALLED);
             wanted >= bell.workers || self.env.below(bell.workers) < wanted
         })
     }
@@ -147,10 +160,10 @@ impl<T: Tree> Core<T> {
     pub(super) async fn ring(&self, post: Post) {
         let (tasks, workers) = {
             let found = self.discovery.lock().await;
-            let workers = found.survey.workers();
-            // As long as not all was listed there may be plenty.
-            let all = found.survey.is_listed();
-            (if all { found.ready.len() } else { workers.max(1) }, workers)
+            let workers = found.survey.workers(self.env.monotonic());
+            // As long as not everything was listed and looked into there may be plenty.
+            let is_all = found.survey.is_listed() && !found.survey.sieve.has_leased();
+            (if is_all { found.ready.len() } else { workers.max(1) }, workers)
         };
         if tasks == 0 {
             return;

@@ -99,6 +99,8 @@ pub(super) struct Shift<'a> {
     /// What the last poll said.
     idle: Option<Idle>,
     idle_for: Duration,
+    /// When to look again, while there is nothing to do.
+    look_at: Option<Duration>,
     /// How old another worker's look may be for the next poll to rely on it.
     relies_within: Option<Duration>,
 }
@@ -123,6 +125,7 @@ impl<'a> Shift<'a> {
             troubles: worker.queues.iter().map(|_| Trouble::default()).collect(),
             idle: None,
             idle_for: worker.idle.0,
+            look_at: None,
             relies_within: None,
         }
     }
@@ -136,12 +139,13 @@ impl<'a> Shift<'a> {
             }
             self.settle_ready();
             if self.idle.is_none() {
+                self.look_at = None;
                 self.claim();
             }
             if self.is_done() {
                 return Ok(());
             }
-            // Those who began to wait together come back one by one, and nobody later than was promised.
+            // Those who began to wait together come back one by one, and nobody waits for longer than `idle_for`.
             let jitter = self.idle_for.mul_f64(LEAST_WAIT + (1.0 - LEAST_WAIT) * env.fraction());
             let next = self.idle.as_ref().and_then(|idle| idle.next);
             let unsure = self.idle.as_ref().and_then(|idle| idle.unsure);
@@ -149,9 +153,15 @@ impl<'a> Shift<'a> {
             let unsure = unsure.filter(|_| self.awaits_end());
             let rest = unsure.unwrap_or(jitter);
             let pause = next.map_or(rest, |next| next.min(rest)).max(Duration::from_millis(1));
+            // What happens meanwhile does not make the wait begin anew.
+            let now = env.monotonic();
+            let look_at = match self.idle.is_some() {
+                true => *self.look_at.get_or_insert(now + pause),
+                false => now + pause,
+            };
+            let pause = look_at.saturating_sub(now).max(Duration::from_millis(1));
             let listen = unsure.map_or(pause, |unsure| unsure.max(pause));
             let waits = self.idle.is_some() && self.free() > 0;
-            let began = env.monotonic();
             tokio::select! {
                 biased;
                 // First, so that nothing is started that a poll brings together with the stop.
@@ -164,7 +174,7 @@ impl<'a> Shift<'a> {
                 () = news(self.worker, listen, pause), if waits => {
                     self.idle = None;
                     // Who was told of something, or wants to know whether that is all, looks itself.
-                    let others_will_do = env.monotonic() >= began + pause && !self.awaits_end();
+                    let others_will_do = env.monotonic() >= look_at && !self.awaits_end();
                     let woken = next.is_some_and(|next| next < rest);
                     let within = if woken { WOKEN } else { self.idle_for };
                     self.relies_within = others_will_do.then_some(within);
@@ -226,7 +236,7 @@ impl<'a> Shift<'a> {
         self.asked_for += wanted;
         self.polls += 1;
         let (worker, settles) = (self.worker, self.settles);
-        let relies_within = self.relies_within.take();
+        let relies_within = self.relies_within.take().filter(|_| !self.awaits_end());
         self.calls.push(Box::pin(async move {
             let answers = poll_all(worker, queues, wanted, relies_within).await;
             CallResult::Claimed { settles, wanted, answers }
@@ -282,6 +292,7 @@ impl<'a> Shift<'a> {
                 // What was given back meanwhile may look held in an answer that is older.
                 let outdated = self.settles > settles && self.awaits_end();
                 self.idle = Some(idle).filter(|idle| !idle.more && !outdated);
+                self.look_at = None;
                 ended
             }
         }

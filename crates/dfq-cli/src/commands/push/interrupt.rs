@@ -51,7 +51,9 @@ impl Interrupts {
         let say = async {
             dfq::Env::system().clock().sleep(SAID_AFTER).await;
             let tasks = crate::output::count(tasks as u64, "task");
-            crate::output::note!("dfq: waiting for {tasks} on the way; once more ends it at once");
+            crate::output::note!(
+                "dfq: waiting for {tasks} that are being sent; press Ctrl-C again to stop at once"
+            );
             std::future::pending::<()>().await;
         };
         tokio::select! {
