@@ -304,7 +304,9 @@ fn start_log(verbose: u8) {
     };
     let wanted = std::env::var("DFQ_LOG").ok().and_then(|wanted| wanted.parse::<Targets>().ok());
     let filter = wanted.unwrap_or_else(|| Targets::new().with_default(level));
-    let ours = filter_fn(|event| event.target().split("::").next() == Some("dfq"));
+    // The library, and the command.
+    let ours =
+        filter_fn(|event| matches!(event.target().split("::").next(), Some("dfq" | "dfq_cli")));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(|| LogLine)
         .with_ansi(false)

@@ -6,7 +6,7 @@
 //! no trouble, but is told. Only ids are kept in memory. Every task is done as a whole or not at all, so
 //! that an interruption leaves nothing half-done.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::io::BufRead;
 
 use anyhow::Result;
@@ -39,7 +39,7 @@ pub(crate) fn named(ids: &[String]) -> Result<Vec<TaskId>> {
         }
         _ => ids.to_vec(),
     };
-    let mut seen = HashSet::new();
+    let mut seen = BTreeSet::new();
     let mut ids = select::task_ids(&read)?;
     ids.retain(|id| seen.insert(id.clone()));
     Ok(ids)
@@ -74,7 +74,7 @@ pub(crate) async fn found(
     let mut ids = Vec::new();
     let mut search = SearchProgress::default();
     // A scheduled task may come due while we look, and then stands in two places.
-    let mut scheduled = HashSet::new();
+    let mut scheduled = BTreeSet::new();
     for place in places {
         let mut cursor = Some(ListCursor::at(*place));
         while let Some(from) = cursor.take().filter(|from| from.place() == *place) {

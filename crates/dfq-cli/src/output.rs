@@ -121,20 +121,27 @@ pub(crate) fn terminal_width() -> Option<usize> {
     (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
-/// The first `width` columns of a text, with a mark if that is not all.
+/// The first `width` columns of a text, with a mark if that is not all. Letters without a width of their own, such as
+/// accents, are cut too if there are far too many of them.
 pub(crate) fn cut(text: &str, width: usize) -> String {
-    if text.width() <= width {
+    let most = width.saturating_mul(LETTERS_PER_COLUMN);
+    let start = text.char_indices().nth(most).map_or(text, |(end, _)| &text[..end]);
+    if start.len() == text.len() && text.width() <= width {
         return text.to_owned();
     }
-    let mut short = String::new();
-    for letter in text.chars() {
-        if short.width() + unicode_width::UnicodeWidthChar::width(letter).unwrap_or(0) >= width {
+    let (mut short, mut columns) = (String::new(), 0);
+    for letter in start.chars() {
+        columns += unicode_width::UnicodeWidthChar::width(letter).unwrap_or(0);
+        if columns >= width {
             break;
         }
         short.push(letter);
     }
     short + "…"
 }
+
+/// No writing needs more letters in one column.
+const LETTERS_PER_COLUMN: usize = 8;
 
 /// The text on one line, without what a terminal would obey.
 pub(crate) fn printable(text: &str) -> String {

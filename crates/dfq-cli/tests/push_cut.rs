@@ -86,10 +86,13 @@ fn a_line_that_is_cut() {
 #[test]
 fn an_interrupted_push_says_how_many() {
     let far = Far::new();
+    // In the middle of the first batch. However slow this test is, the push is not over before it is interrupted.
+    far.link.hold_after(6_000_000);
     let args = far.args();
     let child = far.desk.start(&args.each_ref().map(String::as_str));
     support::until("some are pushed", || far.there().len() > 5);
     interrupt(&child);
+    far.link.go_on();
     let said = end(child);
     assert_eq!(said.status, Some(130), "{}", said.err);
     assert_eq!(far.check(&said), far.there().len(), "{}", said.err);

@@ -6,6 +6,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::io::Read;
 
 use dfq_s3_server::Fault;
 use support::Desk;
@@ -349,4 +350,25 @@ fn a_live_line_on_a_terminal() {
         said.out.trim_end().ends_with('s') && said.out.contains("3 tasks completed"),
         "{said:?}"
     );
+}
+
+/// The summary is the last line, also if what commands have printed is read late.
+#[test]
+fn the_summary_in_json_comes_last() {
+    for _ in 0..4 {
+        let desk = desk();
+        push(&desk, &["a"]);
+        let (mut late, pipe) = std::io::pipe().unwrap();
+        // More than a pipe holds.
+        let args = ["work", "./jobs", "--drain", "--json", "--", "seq", "30000"];
+        let mut worker = desk.command(&args).stdout(pipe).spawn().unwrap();
+        support::until("it is done", || records(&desk, "completed").len() == 1);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let mut out = String::new();
+        late.read_to_string(&mut out).unwrap();
+        assert!(worker.wait().unwrap().success());
+        assert_eq!(out.lines().count(), 30_001);
+        let last = out.lines().last().unwrap();
+        assert!(last.starts_with("{\"completed\":1,"), "the summary is not the last: {last}");
+    }
 }

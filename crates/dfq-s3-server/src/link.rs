@@ -37,6 +37,9 @@ struct Line {
     /// How many bytes it carries before it is cut.
     left: AtomicU64,
     cut: watch::Sender<bool>,
+    /// How many bytes it carries before it is held up, and whether it is.
+    before_hold: AtomicU64,
+    held: watch::Sender<bool>,
 }
 
 impl Link {
@@ -56,7 +59,8 @@ impl Link {
         let listener = socket.listen(1024)?;
         let (left, turn) = (AtomicU64::new(u64::MAX), Mutex::new(()));
         let (on_piece, cut) = (Box::new(on_piece), watch::Sender::new(false));
-        let line = Arc::new(Line { server, on_piece, turn, left, cut });
+        let (before_hold, held) = (AtomicU64::new(u64::MAX), watch::Sender::new(false));
+        let line = Arc::new(Line { server, on_piece, turn, left, cut, before_hold, held });
         let (address, shared) = (listener.local_addr()?, Arc::clone(&line));
         let accepting = tokio::spawn(async move {
             let mut connections = JoinSet::new();
@@ -80,6 +84,18 @@ impl Link {
     /// Cuts it once so many more bytes have passed. Then every connection ends, and so does every new one.
     pub fn cut_after(&self, bytes: u64) {
         self.line.left.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Lets nothing pass once so many more bytes have passed, until [`Link::go_on`].
+    pub fn hold_after(&self, bytes: u64) {
+        self.line.held.send_replace(true);
+        self.line.before_hold.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Lets all pass again.
+    pub fn go_on(&self) {
+        self.line.before_hold.store(u64::MAX, Ordering::SeqCst);
+        self.line.held.send_replace(false);
     }
 }
 
@@ -125,6 +141,13 @@ impl Line {
             }
             if left < u64::MAX {
                 self.left.store(left - size as u64, Ordering::SeqCst);
+            }
+            match self.before_hold.load(Ordering::SeqCst) {
+                u64::MAX => {}
+                left if left < size as u64 => {
+                    let _ = self.held.subscribe().wait_for(|held| !held).await;
+                }
+                left => self.before_hold.store(left - size as u64, Ordering::SeqCst),
             }
             // A small piece takes as much less.
             tokio::time::sleep(PIECE_TAKES.mul_f64(size as f64 / PIECE as f64)).await;

@@ -1,7 +1,7 @@
 //! What the parts of one server share. Each setting has a lock of its own and is read when a request
 //! needs it, so a change holds from the next request on.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::access::{Credential, Rules};
@@ -16,12 +16,12 @@ type Predicate = Box<dyn Fn(&RequestInfo) -> Option<Fault> + Send>;
 /// A test's own choice of faults, and what it has seen so far.
 pub(crate) struct Script {
     choose: Predicate,
-    seen: HashMap<(&'static str, String), u64>,
+    seen: BTreeMap<(&'static str, String), u64>,
 }
 
 impl Script {
     pub(crate) fn new(choose: Predicate) -> Self {
-        Self { choose, seen: HashMap::new() }
+        Self { choose, seen: BTreeMap::new() }
     }
 }
 

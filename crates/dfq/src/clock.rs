@@ -1,4 +1,4 @@
-//! Where time and chance come in, and where work starts.
+//! Where time and chance come in, who we are, and where work starts.
 //!
 //! Invariant: nothing else in this crate reads a clock, sleeps, draws a random number, or starts a task or a
 //! thread (clippy enforces it), so a test can replay any run from a [`ManualClock`], a [`SeededChance`] and a
@@ -12,6 +12,7 @@
 //! - [`Clock::wall`]: this machine's calendar, for `created_at` and for names of workers. Never
 //!   compared with another machine's.
 
+mod host;
 mod running;
 #[cfg(any(test, feature = "conformance"))]
 mod skipping;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
+pub use host::Host;
 pub use running::{Ended, Runner, Running, TokioRunner, Work};
 #[cfg(any(test, feature = "conformance"))]
 pub use skipping::SkippingClock;
@@ -45,12 +47,13 @@ pub trait Chance: Send + Sync + fmt::Debug {
     fn next_u64(&self) -> u64;
 }
 
-/// The outside world as the queue sees it, apart from storage: time, chance, and where work runs.
+/// The outside world as the queue sees it, apart from storage: time, chance, who we are, and where work runs.
 #[derive(Clone, Debug)]
 pub struct Env {
     clock: Arc<dyn Clock>,
     chance: Arc<dyn Chance>,
     runner: Arc<dyn Runner>,
+    host: Arc<Host>,
 }
 
 impl Env {
@@ -61,13 +64,24 @@ impl Env {
 
     /// A world of the caller's making, in which tokio runs what there is to be done.
     pub fn new(clock: Arc<dyn Clock>, chance: Arc<dyn Chance>) -> Self {
-        Self { clock, chance, runner: Arc::new(TokioRunner) }
+        Self { clock, chance, runner: Arc::new(TokioRunner), host: Arc::new(Host::system()) }
     }
 
     /// The same world, in which work runs elsewhere.
     #[must_use]
     pub fn with_runner(self, runner: Arc<dyn Runner>) -> Self {
         Self { runner, ..self }
+    }
+
+    /// The same world, seen by another process.
+    #[must_use]
+    pub fn with_host(self, host: Host) -> Self {
+        Self { host: Arc::new(host), ..self }
+    }
+
+    /// Who we are, as leases and workers' records show it.
+    pub fn host(&self) -> &Host {
+        &self.host
     }
 
     /// The clock.

@@ -135,6 +135,7 @@ impl Config {
         let config = Self { flags, environment, ..config };
         // A wrong word in the environment is wrong whatever is asked for.
         config.provider()?;
+        document::check_campaign(config.campaign())?;
         Ok(config)
     }
 
@@ -152,6 +153,12 @@ impl Config {
         let doc = Document::parse(&text).map_err(|error| error.context(place))?;
         let file = Sourced::new(file.to_owned(), Origin::Made("the nearest"));
         Ok(Self { file: Some(file), doc, ..Self::default() })
+    }
+
+    /// Reads the text of a file.
+    #[cfg(feature = "conformance")]
+    pub(crate) fn from_text(text: &str) -> Result<Self> {
+        Ok(Self { doc: Document::parse(text)?, ..Self::default() })
     }
 
     /// Reads the nearest `dfq.toml` in `folder` or above it, if there is one.
@@ -295,7 +302,8 @@ impl Config {
                 };
                 let bucket = document::bucket(bucket)?;
                 let below = bucket.below(&format!("campaigns/{campaign}/queues/{segment}"));
-                Ok(Address::Bucket(below))
+                // It may be too long now.
+                below.to_string().parse()
             }
             Provider::Sqs => match &queue.sqs {
                 Some(sqs) => document::sqs(sqs),

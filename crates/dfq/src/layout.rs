@@ -73,7 +73,7 @@ pub(crate) const LEASE: &str = "lease.";
 const MAX_ATTEMPTS: u32 = 1_000_000_000;
 
 /// Nobody lives that often; a name that says so is somebody else's.
-const MAX_GENERATION: Generation = 1_000_000_000;
+pub(crate) const MAX_GENERATION: Generation = 1_000_000_000;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
@@ -425,6 +425,9 @@ fn decode(name: &str) -> Option<String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Due(Timestamp);
 
+/// Earlier years have no name: it would begin with a sign.
+const YEAR_ZERO: Timestamp = Timestamp::constant(-62_167_219_200, 0);
+
 const FINE_HORIZON: Duration = Duration::from_secs(600);
 
 impl Due {
@@ -434,7 +437,7 @@ impl Due {
         let step = if delay <= FINE_HORIZON { 1 } else { 60 };
         let second = exact.as_second() + i64::from(exact.subsec_nanosecond() > 0);
         let rounded = second.checked_add(step - 1)?.div_euclid(step) * step;
-        Timestamp::from_second(rounded).ok().map(Self)
+        Timestamp::from_second(rounded).ok().map(Self).filter(|due| due.0 >= YEAR_ZERO)
     }
 
     /// The folder of tasks that are due at a time that one has told.

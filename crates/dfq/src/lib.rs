@@ -64,6 +64,10 @@ mod layout;
 pub mod meter;
 pub mod model;
 pub mod options;
+#[cfg(not(feature = "planted"))]
+mod planted;
+#[cfg(feature = "planted")]
+pub mod planted;
 mod provider;
 pub mod queue;
 #[cfg(feature = "sqs")]

@@ -14,7 +14,7 @@
 mod listed;
 mod received;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ pub struct Transfer {
     stop: CancellationToken,
     report: Report,
     /// Told of already, and not tried again.
-    refused: HashSet<TaskId>,
+    refused: BTreeSet<TaskId>,
     /// Something has arrived and could not be ended where it was.
     in_both_queues: bool,
 }
@@ -117,7 +117,7 @@ impl Transfer {
             let address = from.address();
             return Err(Error::invalid(format!("both queues are the same one: {address}")));
         }
-        let (report, refused) = (Report::default(), HashSet::new());
+        let (report, refused) = (Report::default(), BTreeSet::new());
         let lease = Duration::from_secs(60);
         let stop = CancellationToken::new();
         let (again, in_both_queues) = (false, false);
@@ -286,6 +286,7 @@ impl Transfer {
         let every = self.from.heartbeat_every(self.lease);
         loop {
             tokio::select! {
+                biased;
                 done = &mut work => return done,
                 () = self.env.clock().sleep(every), if !receipts.is_empty() => {
                     for answer in self.from.heartbeat(receipts.to_vec()).await {

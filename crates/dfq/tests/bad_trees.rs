@@ -427,7 +427,7 @@ async fn listings_come_in_pages_and_start_where_asked() {
         answer.unwrap();
     }
     ack_all(&*queue, queue.poll(PollRequest::new(3)).await.unwrap().deliveries).await;
-    let (mut cursor, mut sizes, mut names) = (None, Vec::new(), std::collections::HashSet::new());
+    let (mut cursor, mut sizes, mut names) = (None, Vec::new(), std::collections::BTreeSet::new());
     loop {
         let page = queue.list(cursor).await.unwrap();
         sizes.push(page.tasks.len());

@@ -35,24 +35,8 @@ async fn worker(elsewhere: &Elsewhere, meter: &Meter) -> Arc<dyn Queue> {
 }
 
 fn record(worker_id: &str) -> WorkerRecord {
-    WorkerRecord {
-        worker_id: worker_id.to_owned(),
-        host: "h".into(),
-        pid: 1,
-        version: "0".into(),
-        started_at: "2026-01-01T00:00:00Z".parse().unwrap(),
-        seen_at: None,
-        stopped_at: None,
-        concurrency: 1,
-        running: 0,
-        completed: 0,
-        retried: 0,
-        failed: 0,
-        released: 0,
-        lost: 0,
-        every_s: None,
-        requests: Default::default(),
-    }
+    let worker_id = worker_id.to_owned();
+    WorkerRecord { worker_id, concurrency: 1, ..WorkerRecord::default() }
 }
 
 async fn poll(queue: &dyn Queue, max: usize) -> Polled {
@@ -120,9 +104,7 @@ fn a_new_task_is_found_by_whoever_looks() {
         assert!(poll_idly(&*second, 1).await.deliveries.is_empty(), "the first has just looked");
         assert_eq!(poll_idly(&*first, 1).await.deliveries.len(), 1, "its own look will not do");
         push(&*first, [task(2)]).await;
-        elsewhere.pass(WAIT - Duration::from_secs(5));
-        assert!(poll_idly(&*second, 1).await.deliveries.is_empty());
-        elsewhere.pass(Duration::from_secs(5));
+        elsewhere.pass(WAIT);
         assert_eq!(poll_idly(&*second, 1).await.deliveries.len(), 1, "the first has not come back");
     });
 }
@@ -271,7 +253,7 @@ fn due_tasks_are_shared_out() {
         let delay = Duration::from_secs(60);
         // Only as long as the test is quick do workers leave anything to others.
         for round in 0..100 {
-            let tasks = (0..80).map(|n| task(round * 80 + n).delay(delay));
+            let tasks = (0..40).map(|n| task(round * 40 + n).delay(delay));
             push(&*workers[0], tasks).await;
             // The time that answers tell, and due times, are in whole seconds.
             elsewhere.pass(delay + Duration::from_millis(2_500));
@@ -283,14 +265,14 @@ fn due_tasks_are_shared_out() {
             }
             if began.elapsed() > Duration::from_millis(1_500) {
                 elsewhere.pass(delay);
-                poll(&*workers[0], 80).await;
+                poll(&*workers[0], 40).await;
                 continue;
             }
-            assert!(left[0] > 30 && left.is_sorted_by(|a, b| a > b), "{left:?}");
+            assert!(left[0] > 10 && left.is_sorted_by(|a, b| a > b), "{left:?}");
             assert_eq!(left[3], 0, "{left:?}");
             let sent = meter::since(&meter.counts(), &before);
             let sent: u64 = sent.values().map(|count| count.sent - count.failed).sum();
-            assert!(sent <= 5 * 80 + 4 * 30, "{sent} requests to move 80 tasks");
+            assert!(sent <= 5 * 40 + 4 * 30, "{sent} requests to move 40 tasks");
             return;
         }
         panic!("never quick enough");

@@ -176,21 +176,10 @@ fn a_record_of_each_worker_is_one_read() {
             let queue = elsewhere.queue_in(Env::system(), LEASE, &meter).await;
             let record = WorkerRecord {
                 worker_id: format!("w{n}"),
-                host: "h".into(),
-                pid: 1,
-                version: "0".into(),
-                started_at: "2026-01-01T00:00:00Z".parse().unwrap(),
-                seen_at: None,
-                stopped_at: None,
                 concurrency: 2,
                 running: 1,
                 completed: 3,
-                retried: 0,
-                failed: 0,
-                released: 0,
-                lost: 0,
-                every_s: None,
-                requests: Default::default(),
+                ..WorkerRecord::default()
             };
             queue.put_worker(record).await.unwrap();
         }

@@ -5,7 +5,7 @@
 #[path = "bucket/elsewhere.rs"]
 mod elsewhere;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ fn a_cancel_is_told_within_ten_seconds_and_no_ack_overrides_it() {
     for pushed in runtime.block_on(queue.push(vec![task(1), task(2)])) {
         pushed.unwrap();
     }
-    let (held, told) = (Arc::new(Mutex::new(HashMap::new())), Arc::new(Mutex::new(Vec::new())));
+    let (held, told) = (Arc::new(Mutex::new(BTreeMap::new())), Arc::new(Mutex::new(Vec::new())));
     let (holds, tells) = (Arc::clone(&held), Arc::clone(&told));
     let handler = move |job: Job| {
         let (id, receipt) = (job.delivery.id().to_string(), job.delivery.receipt.clone());

@@ -6,7 +6,7 @@
 
 mod support;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn settings() -> Settings {
 #[derive(Clone, Default)]
 struct Told {
     started: Arc<tokio::sync::Notify>,
-    told: Arc<Mutex<HashSet<String>>>,
+    told: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Told {

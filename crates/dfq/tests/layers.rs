@@ -1,4 +1,7 @@
-//! Dependencies point one way: a module of the library uses only those that stand before it in this list.
+//! What the sources of the library must look like.
+//!
+//! Dependencies point one way: a module uses only those that stand before it in this list. And what clippy cannot
+//! see of chance: nothing happens by luck that no seed decides.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -6,7 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the ground up. What stands on one line may use each other.
-const LAYERS: [&[&str]; 14] = [
+const LAYERS: [&[&str]; 15] = [
+    // Rules that a simulation leaves out: asked for anywhere, and knows nothing.
+    &["planted"],
     &["error"],
     &["clock", "tls"],
     // A value must be able to check and print itself, so `model` calls pure functions of the other two.
@@ -41,11 +46,29 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The modules that a source names, without those in comments and in its tests.
-fn used(text: &str) -> Vec<String> {
+/// All sources of the library but their tests: the path below `src`, and the text.
+fn library() -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    assert!(files.len() > 100, "the sources were not found");
+    let read = |file: PathBuf| {
+        let text = fs::read_to_string(&file).unwrap();
+        (file.strip_prefix(&root).unwrap().to_owned(), text)
+    };
+    files.into_iter().map(read).collect()
+}
+
+/// A source without its comments and its tests.
+fn code(text: &str) -> String {
     let code = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = code.lines().map(|line| line.split("//").next().unwrap_or_default());
-    let code: String = lines.collect::<Vec<_>>().join("\n");
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The modules that a source names.
+fn used(text: &str) -> Vec<String> {
+    let code = code(text);
     assert!(!code.contains("crate::{"), "write one `use` for each module");
     let word = |part: &str| part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
     code.split("crate::").skip(1).map(word).collect()
@@ -54,16 +77,13 @@ fn used(text: &str) -> Vec<String> {
 #[test]
 fn dependencies_point_one_way() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let (mut files, mut wrong) = (Vec::new(), Vec::new());
-    sources(&root, &mut files);
-    assert!(files.len() > 100, "the sources were not found");
-    for file in files {
-        let below = file.strip_prefix(&root).unwrap();
+    let mut wrong = Vec::new();
+    for (below, text) in library() {
         let module = below.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs");
         if module == "lib" {
             continue;
         }
-        for used in used(&fs::read_to_string(&file).unwrap()) {
+        for used in used(&text) {
             let is_module = root.join(&used).is_dir() || root.join(format!("{used}.rs")).is_file();
             if is_module && layer(&used) > layer(module) {
                 wrong.push(format!("{} uses {used}", below.display()));
@@ -71,4 +91,30 @@ fn dependencies_point_one_way() {
         }
     }
     assert!(wrong.is_empty(), "against the order of layers: {wrong:#?}");
+}
+
+/// Without `biased` tokio draws lots which branch is asked first.
+#[test]
+fn no_select_draws_lots() {
+    let (mut selects, mut wrong) = (0, Vec::new());
+    for (below, text) in library() {
+        for rest in code(&text).split("select!").skip(1) {
+            selects += 1;
+            if !rest.trim_start().trim_start_matches(['{', '(']).trim_start().starts_with("biased;")
+            {
+                wrong.push(below.display().to_string());
+            }
+        }
+    }
+    assert!(selects > 10, "no `select!` was found");
+    assert!(wrong.is_empty(), "`select!` without `biased;`: {wrong:#?}");
+}
+
+/// A simulation runs many processes in one.
+#[test]
+fn only_env_knows_who_we_are() {
+    for (below, text) in library() {
+        let asks = code(&text).contains("process::id()");
+        assert!(!asks || below.ends_with("clock/host.rs"), "{}: use `Env::host`", below.display());
+    }
 }

@@ -6,14 +6,17 @@
 
 mod support;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use dfq::clock::{ManualClock, SeededChance};
 use dfq::model::{Durability, Layout, Outcome};
-use dfq::queue::{Purge, Purged};
-use dfq::{NewTask, PollRequest, Pushed, Queue, Settings, TaskKey};
+use dfq::queue::{Detail, Purge, Purged};
+use dfq::store::memory::Memory;
+use dfq::store::objects::Objects as _;
+use dfq::{Env, NewTask, OpenOptions, PollRequest, Pushed, Queue, Settings, TaskKey, TreeQueue};
 use futures::executor::block_on;
 use support::{Faulty, Site, ack_all, id, poll, short_or_long};
 
@@ -285,7 +288,7 @@ fn nothing_is_lost_between_pushes_and_purges_that_race() {
     block_on(site.faulty(Settings { max_lost: 1000, ..relaxed() }));
     let over = Arc::new(AtomicBool::new(false));
     let created = Arc::new(Mutex::new(Vec::new()));
-    let had = Arc::new(Mutex::new(HashMap::<String, u64>::new()));
+    let had = Arc::new(Mutex::new(BTreeMap::<String, u64>::new()));
     let new_queue = || block_on(site.faulty(relaxed())).0;
     let pusher = |again: bool| {
         let (queue, created) = (new_queue(), Arc::clone(&created));
@@ -345,4 +348,93 @@ fn nothing_is_lost_between_pushes_and_purges_that_race() {
     let lost: Vec<_> = created.iter().filter(|mark| !had.contains_key(*mark)).collect();
     assert!(lost.is_empty(), "{lost:?} of {}", created.len());
     assert!(created.len() > pushes / 100, "only {} were created", created.len());
+}
+
+/// A worker that moves a due task and stalls, while another copy of that life is done and forgotten.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forgotten_life_does_not_become_pending_again() {
+    let mut met = 0;
+    for at in 0..12 {
+        let site = Arc::new(Site::new());
+        let (queue, _) = site.faulty(relaxed()).await;
+        for (mark, delay) in [("early", 60), ("late", 120)] {
+            let task = a(mark).delay(Duration::from_secs(delay));
+            queue.push(vec![task]).await.remove(0).unwrap();
+        }
+        site.pass(Duration::from_secs(70));
+        let held = poll(&*queue).await;
+        assert_eq!(held.len(), 1);
+        site.pass(Duration::from_secs(60));
+        let (stalled, sys) = site.faulty(relaxed()).await;
+        let later = Arc::clone(&site);
+        sys.before_change(at, move || {
+            elsewhere(async move {
+                ack_all(&*queue, held).await;
+                later.pass(20 * HOUR);
+                purge(&*queue, false).await;
+            });
+        });
+        let had = poll(&*stalled).await;
+        let story = format!("at {at}: {had:?}, {:#?}", sys.calls());
+        met += usize::from(!sys.still_waiting());
+        assert!(had.is_empty() && drain(&site).await.is_empty(), "{story}");
+    }
+    assert!(met > 2, "{met}");
+}
+
+/// Somebody's names look like lives far beyond all that there ever were.
+#[tokio::test]
+async fn lives_are_not_put_back_by_the_thousand() {
+    let clock = ManualClock::default();
+    let env = Env::new(Arc::new(clock.clone()), Arc::new(SeededChance::new(1)));
+    let store = Memory::new(env.clone());
+    let options = OpenOptions { env, ..OpenOptions::create() };
+    let queue = TreeQueue::open(store.clone(), options).await.unwrap();
+    queue.push(vec![a("ours")]).await.remove(0).unwrap();
+    store.create("scheduled/20200101T0000Z/b@20000/task.json", b"{}").await.unwrap();
+    let held = poll(&queue).await;
+    assert_eq!(held.len(), 2);
+    ack_all(&queue, held).await;
+    clock.advance(100 * HOUR);
+    store.create("pending/ca/a@20000/task.json", b"{}").await.unwrap();
+    assert_eq!(purge(&queue, false).await.records, 2);
+    let stats = queue.stats(Detail::Exact).await.unwrap();
+    assert_eq!((stats.pending, stats.completed), (1, 0));
+}
+
+/// A file of floors that is too large to be merged goes when all that it says is old.
+#[tokio::test]
+async fn a_large_file_of_floors_is_forgotten_too() {
+    let site = Site::new();
+    let (queue, _) = site.faulty(Settings { layout: Layout::Flat, ..relaxed() }).await;
+    let id = |n: usize| format!("{n:06}{}", "x".repeat(190));
+    let line = |n| {
+        let more = "x".repeat(1500);
+        format!(
+            r#"{{"id":"{}","generation":1,"more":"{more}","at":"2020-01-01T00:00:00Z"}}"#,
+            id(n)
+        )
+    };
+    let lines: Vec<_> = (0..6000).map(line).collect();
+    let large = format!("floors/{:032x}.json", 1);
+    site.write(&large, format!("{{\"floors\":[\n{}\n]}}\n", lines.join(",\n")));
+    let pass = async |rounds: usize| {
+        for n in 0..rounds {
+            support::push(&*queue, &format!("{rounds} {n}")).await;
+            ack_all(&*queue, poll(&*queue).await).await;
+            site.pass(11 * HOUR);
+            assert_eq!(purge(&*queue, false).await.records, 1);
+        }
+    };
+    let generation = async |n| {
+        let task = support::task(&id(n)).delay(10_000 * HOUR);
+        queue.push(vec![task]).await.remove(0).unwrap().key().generation()
+    };
+    pass(10).await;
+    assert_eq!(generation(1).await, 2, "the file is young");
+    site.pass(100 * 24 * HOUR);
+    pass(11).await;
+    assert!(!site.exists(&large));
+    assert_eq!(generation(1).await, 2, "it lives");
+    assert_eq!(generation(2).await, 1);
 }

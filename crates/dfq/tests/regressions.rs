@@ -5,10 +5,10 @@
 
 mod support;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use dfq::clock::{Clock, ManualClock, SeededChance};
 use dfq::model::{Durability, MAX_TASK_BYTES};
@@ -16,8 +16,9 @@ use dfq::queue::Detail;
 use dfq::store::memory::Memory;
 use dfq::transfer::{Mode, Transfer};
 use dfq::{
-    Delivery, Env, ErrorKind, NewTask, OpenOptions, PollRequest, Queue, Settings, TreeQueue,
+    Delivery, Env, ErrorKind, NewTask, OpenOptions, PollRequest, Pushed, Queue, Settings, TreeQueue,
 };
+use futures::executor::block_on;
 use jiff::{SignedDuration, Timestamp};
 use rustix::io::Errno;
 use support::{Site, ack_all, id, poll, push, task};
@@ -33,7 +34,7 @@ async fn push_many(queue: &dyn Queue, count: usize) {
 }
 
 fn assert_distinct(deliveries: &[Delivery]) {
-    let receipts: HashSet<_> = deliveries.iter().map(|held| held.receipt.to_string()).collect();
+    let receipts: BTreeSet<_> = deliveries.iter().map(|held| held.receipt.to_string()).collect();
     assert_eq!(receipts.len(), deliveries.len());
 }
 
@@ -332,7 +333,7 @@ async fn polls_of_one_handle_never_share_a_task() {
         for poll in polls {
             all.extend(poll.await.unwrap());
         }
-        let distinct: std::collections::HashSet<_> = all.iter().collect();
+        let distinct: std::collections::BTreeSet<_> = all.iter().collect();
         assert_eq!((all.len(), distinct.len()), (60, 60));
     }
 }
@@ -350,4 +351,100 @@ async fn a_flat_tree_in_pages_is_counted_once() {
         let stats = queue.stats(detail).await.unwrap();
         assert_eq!((stats.pending, stats.is_exact()), (1500, true), "{detail:?}");
     }
+}
+
+/// A retry that stalls, while another one, or the late word of a slow worker, brings the task to its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_never_begins_a_completed_task_anew() {
+    for (late, at) in (0..12).flat_map(|at| [(false, at), (true, at)]) {
+        let site = Arc::new(Site::new());
+        let (queue, _) = site.faulty(relaxed()).await;
+        push(&*queue, "a").await;
+        queue.cancel(vec![id("a")], "no".into()).await.remove(0).unwrap();
+        let (stalled, sys) = site.faulty(relaxed()).await;
+        let also = Arc::clone(&site);
+        let others = move || {
+            if late {
+                also.write("completed/ca/a.json", also.read("failed/ca/a.json"));
+                return;
+            }
+            let others = async {
+                queue.retry(vec![id("a")]).await.remove(0).unwrap();
+                let held = poll(&*queue).await;
+                ack_all(&*queue, held).await;
+            };
+            std::thread::scope(|scope| _ = scope.spawn(|| block_on(others)));
+        };
+        match at {
+            0 => sys.after_read("failed/ca/a.json", others),
+            at => sys.before_change(at - 1, others),
+        }
+        let answer = stalled.retry(vec![id("a")]).await.remove(0);
+        let story = format!("{late} at {at}: {answer:?}, {:#?}", sys.calls());
+        if sys.still_waiting() {
+            break;
+        }
+        let (other, _) = site.faulty(relaxed()).await;
+        let again: Vec<_> = poll(&*other).await.into_iter().map(|held| held.key).collect();
+        // What was created before the late word came may run: nobody could know.
+        let created = late && matches!(answer, Ok(Pushed::Created(_)));
+        assert!(
+            at > 0 || answer.as_ref().is_err_and(|e| e.kind() == ErrorKind::AlreadyCompleted),
+            "{story}"
+        );
+        assert_eq!(again.is_empty(), !created, "{again:?} {story}");
+    }
+}
+
+/// The store's clock was set back, so the lease seems to hold for an hour. Whoever watches it takes over sooner.
+#[tokio::test]
+async fn a_lease_that_another_process_claimed_holds_no_longer_than_its_length() {
+    let site = Site::new();
+    let (owner, _) = site.faulty(relaxed()).await;
+    push(&*owner, "a").await;
+    let receipt = poll(&*owner).await.remove(0).receipt;
+    let lease = std::fs::File::options().write(true).open(site.path("q/pending/ca/a/lease.json"));
+    lease.unwrap().set_modified(SystemTime::now() + Duration::from_secs(3600)).unwrap();
+    let (other, sys) = site.faulty(relaxed()).await;
+    // It learns of the lease, but cannot renew it.
+    sys.refuse("lease.json", Some(Errno::IO));
+    other.heartbeat(vec![receipt.clone()]).await.remove(0).unwrap_err();
+    sys.refuse("lease.json", None);
+    site.pass(relaxed().lease);
+    let late = other.ack(vec![receipt]).await.remove(0).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::ClaimLost);
+}
+
+/// The disk is slow, and the leases end in the middle of a large batch: what comes after is not recorded.
+#[tokio::test]
+async fn no_record_is_begun_after_its_lease_has_ended() {
+    let site = Arc::new(Site::new());
+    let (queue, sys) = site.faulty(relaxed()).await;
+    push_many(&*queue, 400).await;
+    let held = queue.poll(PollRequest::new(400)).await.unwrap().deliveries;
+    assert_eq!(held.len(), 400);
+    let slow = Arc::clone(&site);
+    sys.before_change(100, move || slow.pass(relaxed().lease));
+    let answers = queue.ack(held.into_iter().map(|held| held.receipt).collect()).await;
+    assert!(!sys.still_waiting());
+    let done = answers.iter().filter(|answer| answer.is_ok()).count();
+    let lost = |error: &dfq::Error| error.kind() == ErrorKind::ClaimLost;
+    assert!(answers.iter().all(|answer| answer.as_ref().err().is_none_or(lost)));
+    assert!((1..=128).contains(&done), "{done}");
+    assert_eq!(queue.stats(Detail::Exact).await.unwrap().completed, done as u64);
+}
+
+/// A record may be large. That it is there is all that counts when the rest of its task is removed.
+#[tokio::test]
+async fn a_record_is_not_read_to_clean_up_after_its_task() {
+    let site = Site::new();
+    let (queue, _) = site.faulty(relaxed()).await;
+    push(&*queue, "a").await;
+    let file = site.read("pending/ca/a/task.json");
+    ack_all(&*queue, poll(&*queue).await).await;
+    site.write("pending/ca/a/task.json", file);
+    let (other, sys) = site.faulty(relaxed()).await;
+    sys.after_read("completed/ca/a.json", || {});
+    assert!(poll(&*other).await.is_empty() && !site.exists("pending/ca/a"));
+    assert!(sys.still_waiting(), "it was read");
 }

@@ -338,3 +338,44 @@ async fn a_life_that_ends_during_a_push_is_not_lived_again() {
     }
     assert!(overtaken > 0);
 }
+
+/// A draft that is too old to be used is removed by a system call, and no lock is held meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn others_claim_while_an_old_draft_is_removed() {
+    let mut removed_at = None;
+    for _ in 0..2 {
+        let site = Site::new();
+        let (queue, sys) = site.faulty(relaxed()).await;
+        for name in ["a", "b", "c"] {
+            push(&*queue, name).await;
+        }
+        queue.poll(PollRequest::new(1)).await.unwrap();
+        site.pass(Duration::from_secs(2));
+        let claimed = Arc::new(Mutex::new(None));
+        match removed_at {
+            None => sys.arm(None),
+            Some(at) => {
+                let (other, told) = (Arc::clone(&queue), Arc::clone(&claimed));
+                sys.before_change(at, move || {
+                    let (tell, hear) = std::sync::mpsc::channel();
+                    std::thread::spawn(move || {
+                        tell.send(block_on(other.poll(PollRequest::new(1))))
+                    });
+                    *told.lock().unwrap() = hear.recv_timeout(Duration::from_secs(30)).ok();
+                });
+            }
+        }
+        assert_eq!(queue.poll(PollRequest::new(1)).await.unwrap().deliveries.len(), 1);
+        let calls = sys.calls();
+        match removed_at {
+            None => {
+                removed_at = calls.iter().position(|call| call.starts_with("unlink"));
+                assert!(removed_at.is_some(), "{calls:#?}");
+            }
+            Some(_) => {
+                let other = claimed.lock().unwrap().take().unwrap().unwrap();
+                assert_eq!(other.deliveries.len(), 1, "{calls:#?}");
+            }
+        }
+    }
+}

@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -325,7 +325,7 @@ async fn a_race_of_movers_and_workers() {
         let there = sites[1].queue_with(settings).await;
         let names: Vec<String> = (0..400).map(|n| format!("t{n}")).collect();
         push(&here, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
-        let times: Arc<std::sync::Mutex<HashMap<String, u32>>> = Arc::default();
+        let times: Arc<std::sync::Mutex<BTreeMap<String, u32>>> = Arc::default();
         let open = |site: &support::Site| dfq::open(site.path("q"), OpenOptions::existing());
         // There and back at the same time, for as long as anything is there. So workers stay to the last.
         let (mut crew, mut movers) = (tokio::task::JoinSet::new(), tokio::task::JoinSet::new());

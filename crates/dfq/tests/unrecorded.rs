@@ -28,7 +28,10 @@ async fn ack(_: Job) -> TaskResult {
 /// Lets time pass until the worker has ended.
 async fn ended(site: &Site, worker: Worker) -> dfq::Result<Report> {
     let running = tokio::spawn(worker.env(site.env()).run());
+    let mut passed = Duration::ZERO;
     while !running.is_finished() {
+        assert!(passed < LEASE, "it goes on for ever");
+        passed += Duration::from_secs(5);
         site.pass(Duration::from_secs(5));
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -127,4 +130,42 @@ async fn a_full_disk_at_the_ack_ends_a_worker_that_ends_by_itself() {
         assert_eq!(ended(&site, worker).await.unwrap_err().kind(), ErrorKind::Full);
         assert_given_back(&site, 2).await;
     }
+}
+
+/// A folder on a bad stretch of the disk. Heartbeats go through, so nobody else would ever have the task.
+#[tokio::test]
+async fn a_record_that_cannot_be_written_is_not_tried_for_ever() {
+    let site = Site::new();
+    let (queue, sys) = site.faulty(settings()).await;
+    push(&*queue, "a").await;
+    sys.refuse("completed", Some(Errno::IO));
+    let report = ended(&site, Worker::new(queue, ack).limit(1)).await.unwrap();
+    assert_eq!(report, Report { unrecorded: 1, ..Report::default() });
+    assert_given_back(&site, 2).await;
+}
+
+/// No heartbeat goes through either: then what was done is kept, until the lease ends.
+#[tokio::test]
+async fn a_store_that_is_down_as_a_whole_is_waited_for() {
+    let site = Site::new();
+    let (queue, sys) = site.faulty(settings()).await;
+    push(&*queue, "a").await;
+    let down = sys.clone();
+    let handler = move |_: Job| {
+        down.refuse("", Some(Errno::IO));
+        async { TaskResult::Ack }
+    };
+    let worker = Worker::new(queue, handler).env(site.env()).limit(1);
+    let running = tokio::spawn(worker.run());
+    for _ in 0..(2 * 3600 / 5) {
+        site.pass(Duration::from_secs(5));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!running.is_finished());
+    sys.refuse("", None);
+    while !running.is_finished() {
+        site.pass(Duration::from_secs(5));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(running.await.unwrap().unwrap(), Report { completed: 1, ..Report::default() });
 }

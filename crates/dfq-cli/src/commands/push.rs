@@ -8,7 +8,7 @@
 //! it has sent; interrupted once more, it leaves these out.
 
 mod interrupt;
-mod source;
+pub(crate) mod source;
 
 use std::path::PathBuf;
 use std::time::Duration;

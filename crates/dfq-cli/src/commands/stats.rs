@@ -1,6 +1,6 @@
 //! `dfq stats`: how many tasks there are, once or again and again, and alarms on it.
 
-mod alarm;
+pub(crate) mod alarm;
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;

@@ -5,13 +5,14 @@
 //! `halt` decides when to stop rather than burn the queue. Leases, retries and give-backs are the
 //! library's `Worker`.
 
+pub(crate) mod answer;
 mod child;
-mod halt;
+pub(crate) mod halt;
 mod once;
 mod output;
 mod progress;
 mod stream;
-mod template;
+pub(crate) mod template;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -245,10 +246,14 @@ impl Work {
             task.abort();
         }
         work_context.progress.finish();
+        // The summary in JSON is written from here, so whatever commands have printed must be out before.
+        let is_read = work_context.progress.flush().await;
         if let Ok(report) = &ended {
             self.summarize(context, work_context, report)?;
         }
-        work_context.progress.flush().await;
+        if is_read {
+            work_context.progress.flush().await;
+        }
         let report = ended?;
         Ok(match (killed.load(Ordering::SeqCst), work_context.halt.reason()) {
             (signal @ 1.., _) => Answer::Killed(u8::try_from(signal).unwrap_or(15)),
@@ -446,7 +451,7 @@ fn make_room(jobs: u64) -> Result<()> {
     Ok(())
 }
 
-fn schema_range(text: &str) -> Result<(i64, i64), String> {
+pub(crate) fn schema_range(text: &str) -> Result<(i64, i64), String> {
     let wrong = || format!("'{text}' is no range of versions; write 2 or 1..3");
     let read = |text: &str| text.trim().parse::<i64>().map_err(|_| wrong());
     let (low, high) = match text.split_once("..") {

@@ -34,3 +34,12 @@ fn tables_line_up_whatever_the_script() {
     assert_eq!(table.lines(None), ["ID    STATE", "日本  ready", "x     a longer state"]);
     assert_eq!(table.lines(Some(10))[2], "x     a l…");
 }
+
+/// Accents take no column, so a text of them was never cut, and to measure it took time by the square of its length.
+#[test]
+fn a_text_of_accents_is_cut_at_once() {
+    let accents = "\u{301}".repeat(1 << 19);
+    assert_eq!(cut(&format!("e{accents}"), 20).chars().count(), 161);
+    assert_eq!(cut(&format!("{accents}{}", "x".repeat(300)), 20).chars().count(), 161);
+    assert_eq!(cut("e\u{301}te\u{301}", 3), "e\u{301}te\u{301}");
+}

@@ -46,7 +46,10 @@ impl Address {
         if text.contains('\0') {
             return Err(Error::invalid("a path cannot contain a NUL character"));
         }
-        if let Some((scheme, rest)) = text.split_once("://") {
+        // What has a slash before it is a path in which this stands.
+        if let Some((scheme, rest)) = text.split_once("://")
+            && !scheme.contains('/')
+        {
             return Self::with_scheme(text, scheme, rest).map(Some);
         }
         if let Some((scheme, rest)) = text.split_once(':')

@@ -97,6 +97,7 @@ impl Clock for SkippingClock {
                     return;
                 }
                 tokio::select! {
+                    biased;
                     () = moved => {}
                     () = SystemClock.sleep(left) => {}
                 }

@@ -4,6 +4,7 @@
 //! that means nothing: a document that was read can be used.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -115,6 +116,10 @@ impl Document {
 
     fn check(&self) -> Result<()> {
         self.prices()?;
+        if self.root.as_ref().is_some_and(|root| root.as_os_str().as_bytes().contains(&0)) {
+            return Err(Error::invalid("root cannot contain a NUL character"));
+        }
+        self.campaign.as_deref().map(check_campaign).transpose()?;
         self.provider.as_deref().map(Provider::parse).transpose()?;
         self.bucket.as_deref().map(bucket).transpose()?;
         for (name, queue) in &self.queues {
@@ -198,6 +203,14 @@ impl QueueDoc {
     }
 }
 
+/// A campaign is a folder, which has a name.
+pub(super) fn check_campaign(name: &str) -> Result<()> {
+    match name {
+        "" => Err(Error::invalid("the campaign's name is empty")),
+        _ => Ok(()),
+    }
+}
+
 /// The value of a key `bucket`.
 pub(super) fn bucket(text: &str) -> Result<BucketAddress> {
     match Address::parse(text)? {
@@ -239,8 +252,15 @@ fn check_keys<'a>(keys: impl Iterator<Item = &'a String>, known: &[&str], of: &s
     Ok(())
 }
 
+/// Nobody mistypes a word of this length; it is something else.
+const LONGEST_GUESSED: usize = 256;
+
 /// The known word that `word` was probably meant to be.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    // To compare takes memory by the product of both lengths.
+    if word.len() > LONGEST_GUESSED {
+        return None;
+    }
     let distance = |known: &&&str| strsim::damerau_levenshtein(word, known);
     let near = known.iter().min_by_key(distance)?;
     (distance(&near) <= near.len().max(word.len()) / 3 + 1).then_some(*near)

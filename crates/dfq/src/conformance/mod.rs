@@ -8,6 +8,7 @@ pub mod faulty;
 mod finishing;
 pub mod objects;
 mod operating;
+pub mod parsers;
 mod pushing;
 mod racing;
 

@@ -294,18 +294,10 @@ pub async fn workers_are_seen(provider: &dyn Provider) {
         host: "h".into(),
         pid: 1,
         version: "0".into(),
-        started_at: jiff::Timestamp::UNIX_EPOCH,
-        seen_at: None,
-        stopped_at: None,
         concurrency: 2,
         running: 1,
         completed: 3,
-        retried: 0,
-        failed: 0,
-        released: 0,
-        lost: 0,
-        every_s: None,
-        requests: Default::default(),
+        ..WorkerRecord::default()
     };
     if !alice.capabilities().inspect {
         assert_unsupported(&*alice, alice.put_worker(record).await);

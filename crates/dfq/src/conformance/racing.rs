@@ -1,6 +1,6 @@
 //! Many at once, in one process. Processes that are killed race in the tests of each provider.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub async fn many_pollers_share(provider: &dyn Provider) {
         all.extend(poller.await.unwrap());
     }
     assert_eq!(all.len(), 200);
-    assert_eq!(all.iter().collect::<HashSet<_>>().len(), 200);
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 200);
 }
 
 /// Of many pushes of one id, one creates it, in every life.

@@ -129,6 +129,7 @@ impl<T: Tree> Exam<'_, T> {
             return part.await;
         }
         tokio::select! {
+            biased;
             done = part => done,
             () = self.how.stop.cancelled() => Err(stopped()),
         }
@@ -336,7 +337,7 @@ impl<T: Tree> Exam<'_, T> {
             cause,
             store: report.store.clone(),
             examined_at: now.round(Unit::Microsecond).unwrap_or(now),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: self.how.env.host().name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         let bytes = format::encode_diagnosis(&found);

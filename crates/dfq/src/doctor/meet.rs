@@ -134,14 +134,15 @@ impl<T: Tree> Seat<'_, T> {
 
     async fn pause(&self) -> Result<()> {
         tokio::select! {
-            () = self.env.clock().sleep(LOOK_EVERY) => Ok(()),
+            biased;
             () = self.stop.cancelled() => Err(super::exam::stopped()),
+            () = self.env.clock().sleep(LOOK_EVERY) => Ok(()),
         }
     }
 
     /// Waits until all are there and all have agreed on who all are.
     async fn meet(&self, meeting: &Meeting) -> Result<Vec<String>> {
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let host = self.env.host().name.clone();
         let began = self.env.monotonic();
         let mut hello = Hello { host, sees: Vec::new(), agreed: Vec::new() };
         loop {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Time;
+use super::{Time, is_generation};
 use crate::model::{Generation, TaskId};
 
 const HEAD: &str = "{\"floors\":[\n";
@@ -73,6 +73,9 @@ pub(crate) fn decode_floor(line: &[u8]) -> Option<Floor> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b",").unwrap_or(line);
     let Line { id, generation, fence, at } = serde_json::from_slice(line).ok()?;
+    if !is_generation(generation) {
+        return None;
+    }
     Some(Floor { id: TaskId::new(id).ok()?, generation, fence, at: at.0 })
 }
 

@@ -16,6 +16,9 @@ use jiff::{Timestamp, civil, tz::TimeZone};
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::layout;
+use crate::model::Generation;
+
 pub(crate) use diagnosis::{decode_diagnosis, encode_diagnosis};
 pub(crate) use floor::{Floor, LONGEST_FLOOR, decode_floor, decode_floors, encode_floors};
 pub(crate) use lease::{decode_lease, encode_lease};
@@ -62,13 +65,19 @@ pub(crate) fn line<T: Serialize>(value: &T) -> Vec<u8> {
     out
 }
 
+/// Whether a life of this number can have a name.
+fn is_generation(number: Generation) -> bool {
+    (1..=layout::MAX_GENERATION).contains(&number)
+}
+
 /// Bytes in hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.is_ascii() {
+    let digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !text.len().is_multiple_of(2) || !digits {
         return None;
     }
     let pairs = (0..text.len()).step_by(2).map(|at| &text[at..at + 2]);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::lease::StateDoc;
-use super::{Time, hex, time, timestamp, unhex};
+use super::{Time, hex, is_generation, time, timestamp, unhex};
 use crate::error::{Error, Result};
 use crate::model::{
     AttemptSummary, Carried, Journey, LeaseState, Outcome, Payload, Record, TaskId, TaskKey,
@@ -130,8 +130,8 @@ impl Reserved {
 
     /// Takes out what a task file holds.
     fn meta(&mut self) -> Result<TaskMeta> {
-        if self.generation == 0 {
-            return Err(Error::invalid("generation 0 in _dfq: generations count from 1"));
+        if !is_generation(self.generation) {
+            return Err(Error::invalid(format!("there is no generation {}", self.generation)));
         }
         Ok(TaskMeta {
             id: TaskId::new(std::mem::take(&mut self.id))?,
@@ -402,7 +402,9 @@ pub(crate) fn decode_record(bytes: &[u8], outcome: Outcome, key: &TaskKey) -> Re
     let Some(mut reserved) = reserved else { return Ok(record) };
     record.meta = reserved.meta()?;
     let text = reserved.damaged_text.map(String::into_bytes);
-    record.damaged = text.or_else(|| reserved.damaged_hex.as_deref().and_then(unhex));
+    let no_hex = || Error::invalid("its damaged_hex is not hex");
+    let bytes = || reserved.damaged_hex.as_deref().map(|hex| unhex(hex).ok_or_else(no_hex));
+    record.damaged = text.map(Ok).or_else(bytes).transpose()?;
     if record.damaged.is_some() {
         record.payload = None;
     }

@@ -48,7 +48,9 @@ impl Backoff {
     pub fn wait(&self, failures: u32, fraction: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         let full = self.base.saturating_mul(1 << doublings).min(self.max);
-        full.mul_f64(0.5 + 0.5 * fraction.clamp(0.0, 1.0))
+        let part = full.as_secs_f64() * (0.5 + 0.5 * fraction.clamp(0.0, 1.0));
+        // The longest of all durations is rounded up to one second more.
+        Duration::try_from_secs_f64(part).unwrap_or(full)
     }
 }
 

@@ -194,6 +194,11 @@ impl NewTask {
         due.is_some() || self.delay.is_some_and(|delay| !delay.is_zero())
     }
 
+    /// What is to be done.
+    pub fn payload(&self) -> &Payload {
+        &self.payload
+    }
+
     /// The id that it will have, unless that is left to chance. An error if it cannot be one.
     pub fn chosen_id(&self) -> Result<Option<TaskId>> {
         match &self.id {

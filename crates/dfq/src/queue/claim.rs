@@ -19,6 +19,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::core::{Core, fence};
 use super::discover::Candidate;
 use super::drafts::{Draft, Wanted};
+use super::flaws::{fence_before, overlooked};
 use super::hold::{Held, Holding};
 use super::judge::{self, Judgement, Seen};
 use super::{Delivery, PollRequest, Release};
@@ -27,6 +28,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout;
 use crate::model::{Lease, LeaseState, Outcome, Payload, Receipt, Record, TaskKey, TaskMeta};
+use crate::planted::{self, Planted};
 use crate::store::{Created, Stored, StoredTask, Tree};
 
 /// How long something that should not be there is left alone before it is looked at again.
@@ -73,12 +75,6 @@ enum Accepted {
 }
 
 impl<T: Tree> Core<T> {
-    /// The part of a lease that its owner does not use: what is begun before it must be over by its
-    /// end. A file may also seem older than it is by as much as the store's clock ticks.
-    pub(super) fn margin(&self, lease: Duration) -> Duration {
-        (lease / 10).min(Duration::from_secs(10)).max(self.tree.time_resolution())
-    }
-
     /// Claims a task that seemed damaged, which sets it aside; answers whether it did. Somebody may
     /// have it, or may have mended it meanwhile: then it is left, or given back at once.
     pub(super) async fn set_aside_damaged(self: &Arc<Self>, key: &TaskKey) -> Result<bool> {
@@ -161,6 +157,9 @@ impl<T: Tree> Core<T> {
         match judgement {
             Judgement::Held(until) => Ok(Claim::Held(self.monotonic_at(until, when))),
             Judgement::Backoff(until) => Ok(Claim::Rest(self.monotonic_at(until, when))),
+            Judgement::Stale if planted::is(Planted::DeleteThenCreate) => {
+                self.take_over_by_deleting(key, task_dir, wanted(top.attempt), &history).await
+            }
             Judgement::Free | Judgement::Stale => {
                 let next = top.attempt.saturating_add(1);
                 self.take_over(key, task_dir, wanted(next), &history).await
@@ -169,7 +168,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// Creates the attempt after the last of `history`, which its owner has given back or let run out.
-    async fn take_over(
+    pub(super) async fn take_over(
         &self,
         key: &TaskKey,
         task_dir: T::TaskDir,
@@ -260,7 +259,7 @@ impl<T: Tree> Core<T> {
         let after = (attempt > 1).then_some(attempt);
         let stored = self.tree.read_task(&task_dir, after, &self.record_paths(key)).await;
         let judged = match stored {
-            Ok(stored) => self.accept(key, &task_dir, draft, history, stored).await,
+            Ok(stored) => self.accept(key, &task_dir, draft, history, overlooked(stored)).await,
             Err(error) => Err(error),
         };
         match judged {
@@ -315,6 +314,7 @@ impl<T: Tree> Core<T> {
         }
         let judged_changed = match judge::current(history) {
             None => false,
+            Some(_) if planted::is(Planted::JudgedNotLookedAt) => false,
             Some(judged) => {
                 let again = self.tree.read_lease(task_dir, judged.attempt).await?;
                 let version = again.map(|stored| Seen::new(judged.attempt, &stored).version);
@@ -347,6 +347,9 @@ impl<T: Tree> Core<T> {
             self.commit_one(key, &record).await?;
             self.clean_task_dir(key, task_dir).await?;
             return Ok(Accepted::No(Claim::Gone));
+        }
+        if planted::is(Planted::OldLeaseWritten) {
+            self.release_for_the_owner(task_dir, history).await?;
         }
         Ok(Accepted::Yes(payload, meta, until))
     }
@@ -381,9 +384,11 @@ impl<T: Tree> Core<T> {
             payload: payload.clone(),
             attempt: attempt.saturating_add(meta.carried.attempts()),
             earlier: judge::tally(history).and(meta.carried),
-            fence: meta.journey.fence.saturating_add(fence(key.generation(), attempt)),
+            fence: fence_before(&meta).saturating_add(fence(key.generation(), attempt)),
             receipt: receipt.clone(),
             valid_for: until.saturating_sub(self.env.monotonic()),
+            lasts: until.saturating_sub(self.env.monotonic()),
+            until,
             meta: meta.clone(),
         };
         let lease = draft.lease.clone();
@@ -398,6 +403,9 @@ impl<T: Tree> Core<T> {
 
     /// Takes a claim back that should not have been made.
     pub(super) async fn withdraw(&self, task_dir: &T::TaskDir, lease: &Lease) -> Result<()> {
+        if planted::is(Planted::WithdrawRemoves) {
+            return self.tree.clean(task_dir, false, &[lease.attempt]).await;
+        }
         let mut lease = lease.clone();
         lease.state = Some(LeaseState::Withdrawn);
         match self.tree.replace_lease(task_dir, lease.attempt, &format::encode_lease(&lease)).await
@@ -410,7 +418,8 @@ impl<T: Tree> Core<T> {
     /// When it may be handed out, if that is not yet. Whoever moves scheduled tasks to another queue may
     /// be killed when it has published one and not taken it away.
     async fn too_early(&self, meta: &TaskMeta, lease: &Lease) -> Result<Option<Timestamp>> {
-        let Some(until) = meta.not_before.filter(|_| !lease.moving) else { return Ok(None) };
+        let waits = !lease.moving && !planted::is(Planted::HandedOutEarly);
+        let Some(until) = meta.not_before.filter(|_| waits) else { return Ok(None) };
         let soon = self.now().await?.saturating_add(ALMOST_DUE).unwrap_or(Timestamp::MAX);
         Ok(Some(until).filter(|until| *until > soon))
     }
@@ -461,7 +470,7 @@ impl<T: Tree> Core<T> {
         let mut record =
             self.record_of(Outcome::Failed, empty, format::bare_meta(key), lease, history).await?;
         record.payload = None;
-        record.damaged = Some(task.bytes.clone());
+        record.damaged = (!planted::is(Planted::DamagedDestroyed)).then(|| task.bytes.clone());
         let name = layout::TASK;
         record.reason = Some(format!("{name} could not be read: {error}"));
         let size = format::encode_record(&record).len() as u64;
@@ -479,7 +488,8 @@ impl<T: Tree> Core<T> {
 /// Whether a lease that exists is the one that we tried to create, and only the answer was lost.
 fn is_same(ours: &Lease, there: Option<&Seen>) -> bool {
     let Some(Seen { attempt, lease: Some(lease), .. }) = there else { return false };
-    *attempt == ours.attempt && lease.lease_id == ours.lease_id && lease.state.is_none()
+    let same = *attempt == ours.attempt && lease.lease_id == ours.lease_id;
+    same && lease.state.is_none() && !planted::is(Planted::LeaseNotReadBack)
 }
 
 pub(super) fn signed(duration: Duration) -> SignedDuration {

@@ -4,7 +4,7 @@
 //! Invariant: in a bucket, what the pages of keys show is not asked for again. They show which tasks have a lease;
 //! what those wait for is read from a few of their leases.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use super::core::Core;
@@ -50,7 +50,7 @@ impl<T: Tree> Core<T> {
     async fn count_shards(
         &self,
         stats: &mut Stats,
-        scheduled: &HashSet<TaskKey>,
+        scheduled: &BTreeSet<TaskKey>,
         detail: Detail,
     ) -> Result<()> {
         for shard in self.names().shards() {
@@ -89,7 +89,7 @@ impl<T: Tree> Core<T> {
     async fn count_pages(
         &self,
         stats: &mut Stats,
-        scheduled: &HashSet<TaskKey>,
+        scheduled: &BTreeSet<TaskKey>,
         detail: Detail,
     ) -> Result<()> {
         let [mut pending, completed, failed] = self.count_places(detail).await?;
@@ -97,7 +97,7 @@ impl<T: Tree> Core<T> {
         let is_known = completed.is_all() && failed.is_all();
         if is_known {
             // What has a record has finished; its remains are on their way out.
-            let over: HashSet<&TaskKey> = completed.keys().chain(failed.keys()).collect();
+            let over: BTreeSet<&TaskKey> = completed.keys().chain(failed.keys()).collect();
             pending.met.retain(|met| !over.contains(&met.key));
         }
         (stats.pending, stats.completed) = (pending.number(), completed.number());
@@ -252,14 +252,14 @@ fn count_given_up<'a>(
     failed: impl Iterator<Item = &'a TaskKey> + Clone,
     others: impl Iterator<Item = &'a TaskKey>,
     completed: impl Iterator<Item = &'a TaskKey>,
-    scheduled: &'a HashSet<TaskKey>,
+    scheduled: &'a BTreeSet<TaskKey>,
 ) -> u64 {
     if failed.clone().next().is_none() {
         return 0;
     }
     let lives = others.chain(failed.clone()).chain(scheduled);
-    let later: HashSet<&TaskKey> = lives.filter(|key| key.generation() > 1).collect();
-    let completed: HashSet<&TaskKey> = completed.collect();
+    let later: BTreeSet<&TaskKey> = lives.filter(|key| key.generation() > 1).collect();
+    let completed: BTreeSet<&TaskKey> = completed.collect();
     let lives_again = |key: &TaskKey| {
         let next = TaskKey::new(key.id().clone(), key.generation() + 1);
         !key.is_verbatim() && later.contains(&next)

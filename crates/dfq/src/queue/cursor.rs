@@ -1,6 +1,6 @@
 //! How far a listing of tasks has come, and how closely it looks.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::TaskView;
@@ -19,7 +19,7 @@ pub struct ListCursor {
     /// What is left of a folder that did not fit on one page.
     pub(super) rest: VecDeque<Named>,
     /// Later lives that are scheduled, once they were looked for: those before them are history.
-    pub(super) scheduled: Option<Arc<HashSet<TaskKey>>>,
+    pub(super) scheduled: Option<Arc<BTreeSet<TaskKey>>>,
     /// How many tasks may still be looked into that need not be; `None` if all are.
     pub(super) looks: Option<usize>,
     /// No more tasks than this are looked at for one page.

@@ -8,7 +8,7 @@
 //! A shard of which everything rests is *quiet*: until the first of it wakes, it costs one `stat` a
 //! round, however much is in it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -67,7 +67,7 @@ pub(super) struct Discovery<C> {
     pub(super) rounds: u64,
     route: Vec<Shard>,
     partial: Option<Listing<C>>,
-    quiet: HashMap<Shard, Quiet>,
+    quiet: BTreeMap<Shard, Quiet>,
     pub(super) survey: Survey,
     pub(super) schedule: Schedule,
     root_stamp: Option<Stamp>,
@@ -130,7 +130,7 @@ impl<C> Discovery<C> {
             rounds: 0,
             route: Vec::new(),
             partial: None,
-            quiet: HashMap::new(),
+            quiet: BTreeMap::new(),
             survey: Survey::default(),
             schedule: Schedule::default(),
             root_stamp: None,

@@ -1,6 +1,6 @@
 //! Leases about to be created, written once and put into many tasks.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use crate::clock::lock;
 use crate::error::Result;
 use crate::format;
 use crate::model::Lease;
+use crate::planted::{self, Planted};
 use crate::store::Tree;
 
 /// The most leases that are names of one file. Some filesystems allow no more than 1,023.
@@ -24,10 +25,10 @@ const MAX_SHARED: usize = 1000;
 ///
 /// So a `lease_id` stands for this process, an attempt's number and a moment. On one task it is used
 /// once, since the name of an attempt is.
-pub(super) type Drafts<T> = HashMap<Wanted, Arc<Draft<T>>>;
+pub(super) type Drafts<T> = BTreeMap<Wanted, Arc<Draft<T>>>;
 
 /// What a lease is to be like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Wanted {
     pub(super) length: Duration,
     pub(super) attempt: u32,
@@ -72,8 +73,8 @@ impl<T: Tree> Core<T> {
             created_at: store_now,
             heartbeat_at: store_now,
             expires_at: store_now.saturating_add(signed(length)).unwrap_or(Timestamp::MAX),
-            host: Some(self.host.clone()),
-            pid: Some(self.pid),
+            host: Some(self.env.host().name.clone()),
+            pid: Some(self.env.host().pid),
             state: None,
             error: None,
             not_before: None,
@@ -81,10 +82,19 @@ impl<T: Tree> Core<T> {
         };
         let written = self.env.monotonic();
         let file = self.tree.prepare_lease(&format::encode_lease(&lease)).await?;
+        let after = planted::is(Planted::CountsFromAfter);
+        let written = if after { self.env.monotonic() } else { written };
         let draft = Arc::new(Draft { file, lease, written, uses: AtomicUsize::new(1) });
-        let mut drafts = lock(&self.drafts);
-        drafts.retain(|wanted, draft| draft.is_fresh(wanted.length, written));
-        drafts.insert(wanted, Arc::clone(&draft));
+        // Dropped only when the lock is free: the last one to drop a draft removes its file.
+        let _stale = {
+            let mut drafts = lock(&self.drafts);
+            let stale = |wanted: &Wanted, draft: &mut Arc<Draft<T>>| {
+                !draft.is_fresh(wanted.length, written)
+            };
+            let mut gone: Vec<_> = drafts.extract_if(.., stale).map(|(_, draft)| draft).collect();
+            gone.extend(drafts.insert(wanted, Arc::clone(&draft)));
+            gone
+        };
         Ok(draft)
     }
 }

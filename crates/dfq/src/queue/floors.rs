@@ -10,7 +10,7 @@
 //!
 //! In a bucket a purge works otherwise (decision 19), and there are none.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -21,12 +21,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{self, Floor, LONGEST_FLOOR};
 use crate::layout::{self, Shard};
 use crate::model::{Generation, TaskId, TaskKey};
+use crate::planted::{self, Planted};
 use crate::store::{EntryKind, Stamp, Tree};
 
 /// How long a floor counts.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(92 * 24);
 
-/// More files than this in a folder are merged, but for those that are larger than this.
+/// More files than this in a folder are merged, but for those that are larger than this and not too old to count.
 const MOST_FILES: usize = 8;
 const LARGE_FILE: u64 = 8 << 20;
 
@@ -50,7 +51,11 @@ pub(super) struct Lives {
 impl Lives {
     /// The life that is going on, or comes next.
     pub(super) fn next(self) -> Generation {
-        self.last.unwrap_or(self.forgotten) + 1
+        match self.last {
+            Some(last) if planted::is(Planted::PushLeavesAGap) => last + 2,
+            None if planted::is(Planted::PushBelowTheFloor) => 1,
+            last => last.unwrap_or(self.forgotten).saturating_add(1),
+        }
     }
 }
 
@@ -216,17 +221,14 @@ impl<T: Tree> Core<T> {
     }
 
     async fn write_floors(&self, shard: Shard, Floors(floors): Floors) -> Result<()> {
-        if floors.is_empty() {
+        if floors.is_empty() || planted::is(Planted::PurgeWithoutFloors) {
             return Ok(());
         }
         let name = layout::floor_name(&self.env.nonce());
         let path = self.names().floor_path(shard, &name);
         let file = (path, format::encode_floors(floors.values()));
-        self.tree
-            .create_all(&[file], self.durable())
-            .await
-            .into_iter()
-            .try_for_each(|it| it.map(drop))
+        let durable = self.durable() && !planted::is(Planted::FloorNotSynced);
+        self.tree.create_all(&[file], durable).await.into_iter().try_for_each(|it| it.map(drop))
     }
 
     /// Files of floors that are not in order, and what is the matter with each.
@@ -262,8 +264,9 @@ impl<T: Tree> Core<T> {
         let mut old = Vec::new();
         for name in names {
             let path = self.names().floor_path(shard, &name);
-            let size = self.tree.head(&path).await?.map(|head| head.size);
-            if size.is_none_or(|size| size > LARGE_FILE) {
+            let Some(head) = self.tree.head(&path).await? else { continue };
+            // All that a file says is older than the file.
+            if head.size > LARGE_FILE && now.duration_since(head.modified) <= REMEMBERED {
                 continue;
             }
             let Some(stored) = self.tree.read(&path).await? else { continue };
@@ -281,7 +284,7 @@ impl<T: Tree> Core<T> {
         }
         // A life that is still there is found by the floor below it, however old that is.
         let scheduled = match old.is_empty() {
-            true => HashSet::new(),
+            true => BTreeSet::new(),
             false => self.scheduled_lives().await?,
         };
         for floor in old {

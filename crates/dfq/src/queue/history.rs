@@ -13,6 +13,7 @@ use super::judge::{self, Judgement, Now, Seen};
 use crate::clock::lock;
 use crate::error::Result;
 use crate::model::TaskKey;
+use crate::planted::{self, Planted};
 use crate::store::Tree;
 
 impl<T: Tree> Core<T> {
@@ -56,7 +57,7 @@ impl<T: Tree> Core<T> {
         match judgement {
             // It goes on waiting where it is taken.
             Judgement::Backoff(_) if candidate.moving => Ok((Judgement::Free, when)),
-            Judgement::Stale => {
+            Judgement::Stale if !planted::is(Planted::NoFreshClock) => {
                 // Before anything is taken over, the clock is read afresh: it may have jumped since.
                 self.sample_clock().await?;
                 self.judge_now(&candidate.key, history).await
@@ -77,7 +78,7 @@ impl<T: Tree> Core<T> {
             let length = current.length(self.settings.lease);
             let length = Duration::try_from(length).unwrap_or(Duration::ZERO);
             now.steady = lock(&self.clock).steady_for(length, mono);
-            now.watched = lock(&self.known).watched_for(key, current, mono);
+            now.watched = lock(&self.known).watched_for(key, current, length, mono);
         }
         Ok((judge::judge(history, now, self.settings.lease), (store, mono)))
     }

@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout;
 use crate::model::{Lease, LeaseState, Outcome, Payload, Receipt, TaskMeta};
+use crate::planted::{self, Planted};
 use crate::store::{Stored, Tree};
 
 /// So many leases are asked for by their names rather than listed.
@@ -83,7 +84,9 @@ impl<T: Tree> Core<T> {
     async fn renew(&self, receipt: &Receipt) -> Result<Duration> {
         let held = self.held(receipt).await?;
         let mut holding = held.holding.lock().await;
-        self.check_owned(&holding, receipt)?;
+        if !planted::is(Planted::RenewsWhatRanOut) {
+            self.check_owned(&holding, receipt)?;
+        }
         let before = self.env.monotonic();
         let own = self.check_own_file(&held, receipt).await?;
         // An operator may have taken tasks away, perhaps just before our last write, which then brought back
@@ -121,11 +124,12 @@ impl<T: Tree> Core<T> {
         // A successor creates its lease, then looks at ours; we write ours, then look for theirs. One of us
         // sees the other, whatever the clocks say.
         let challenged = match whole {
+            _ if planted::is(Planted::HeartbeatWithoutLastLook) => Ok(()),
             true => self.check_unchallenged(&held, receipt).await,
             false => self.check_not_superseded(&held, receipt).await,
         };
         if let Err(error) = challenged {
-            if is_lost(&error) {
+            if is_lost(&error) && !planted::is(Planted::LostHeartbeatStaysYoung) {
                 // It is lost, and what we have just written says that it holds. Somebody else who has this
                 // receipt must not go by it, nor whoever gave way to it.
                 lease.state = Some(LeaseState::Released);
@@ -136,7 +140,11 @@ impl<T: Tree> Core<T> {
         // The margin is at least a tick of the store's clock, by which others may take over sooner.
         let after = self.env.monotonic();
         let tick = self.tree.time_resolution();
-        if after >= holding.until + self.margin(length).saturating_sub(tick) {
+        let late = after >= holding.until + self.margin(length).saturating_sub(tick);
+        if late && planted::is(Planted::LostHeartbeatStaysYoung) {
+            return Err(ran_out(receipt));
+        }
+        if late && !planted::is(Planted::RenewsWhatRanOut) {
             // Too late, and yet it stands there as if it held. It is given back, so that nobody goes
             // by it: neither who waits for it to run out, nor we when asked again.
             lease.state = Some(LeaseState::Released);
@@ -144,6 +152,7 @@ impl<T: Tree> Core<T> {
             return Err(ran_out(receipt));
         }
         holding.lease = lease;
+        let before = if planted::is(Planted::CountsFromAfter) { after } else { before };
         if whole {
             holding.looked = (before, recalls);
         }
@@ -192,9 +201,10 @@ impl<T: Tree> Core<T> {
         }
         let (payload, meta) = format::decode_task(&task.bytes, key)?;
         let length = Duration::try_from(lease.length()).unwrap_or(Duration::ZERO);
-        // The store's clock showed `now` no earlier than `before`, so this errs on the short side.
+        // The store's clock showed `now` no earlier than `before`, so this errs on the short side. If that clock was
+        // set back, it may say hours: but whoever has watched the lease for its length takes over.
         let left = history[own].runs_out(self.settings.lease).duration_since(now);
-        let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
+        let left = Duration::try_from(left).unwrap_or(Duration::ZERO).min(length);
         let holding = Holding {
             lease,
             until: (before + left).saturating_sub(self.margin(length)),
@@ -205,12 +215,21 @@ impl<T: Tree> Core<T> {
         };
         let held = Arc::new(Held::new(task_dir, holding, self.margin(length)));
         let mut all = lock(&self.held);
-        Ok(Arc::clone(all.entry(receipt.clone()).or_insert(held)))
+        Ok(Arc::clone(all.entry(receipt.clone()).or_insert_with(|| Arc::clone(&held))))
+    }
+
+    /// The part of a lease that its owner does not use: what is begun before it must be over by its
+    /// end. A file may also seem older than it is by as much as the store's clock ticks.
+    pub(super) fn margin(&self, lease: Duration) -> Duration {
+        if planted::is(Planted::NoMargin) {
+            return Duration::ZERO;
+        }
+        (lease / 10).min(Duration::from_secs(10)).max(self.tree.time_resolution())
     }
 
     /// Ours by the clock.
     pub(super) fn check_owned(&self, holding: &Holding, receipt: &Receipt) -> Result<()> {
-        if self.env.monotonic() >= holding.until {
+        if self.env.monotonic() >= holding.until && !planted::is(Planted::NoClockCheck) {
             return Err(ran_out(receipt));
         }
         Ok(())
@@ -277,7 +296,7 @@ impl<T: Tree> Core<T> {
 
     /// The first lease above this attempt that was not withdrawn.
     async fn challenger(&self, task_dir: &T::TaskDir, attempt: u32) -> Result<Option<Seen>> {
-        for later in attempt.saturating_add(1).. {
+        for later in attempt.saturating_add(1)..=u32::MAX {
             let Some(stored) = self.tree.read_lease(task_dir, later).await? else { break };
             let seen = Seen::new(later, &stored);
             if seen.state() != Some(LeaseState::Withdrawn) {
@@ -294,7 +313,9 @@ impl<T: Tree> Core<T> {
         held: &Held<T>,
         write: impl Future<Output = Result<R>>,
     ) -> Result<R> {
-        if self.tree.properties().blocking {
+        let blind =
+            planted::is(Planted::WritesBeyondTheLease) || planted::is(Planted::NoClockCheck);
+        if self.tree.properties().blocking || blind {
             return write.await; // it cannot be given up
         }
         let left = || lock(&held.end).saturating_sub(self.env.monotonic());
@@ -338,18 +359,23 @@ impl<T: Tree> Core<T> {
     /// Forgets tasks whose leases ran out long ago and that nobody asked for since.
     pub(super) fn sweep_held(&self) {
         let now = self.env.monotonic();
-        lock(&self.held).retain(|_, held| match held.holding.try_lock() {
+        let is_over = |held: &Held<T>| match held.holding.try_lock() {
             Ok(holding) => {
                 let length = Duration::try_from(holding.lease.length()).unwrap_or(Duration::ZERO);
-                now < holding.until + length
+                now >= holding.until + length
             }
-            Err(_) => true,
-        });
+            Err(_) => false,
+        };
+        let mut all = lock(&self.held);
+        let over: Vec<_> = all.extract_if(.., |_, held| is_over(held)).collect();
+        drop(all);
+        drop(over); // closes their folders
     }
 
     /// Forgets a task that is no longer ours.
     pub(super) fn let_go(&self, receipt: &Receipt) {
-        lock(&self.held).remove(receipt);
+        let held = lock(&self.held).remove(receipt);
+        drop(held); // closes its folder
     }
 
     /// How the task of a receipt ended.
@@ -360,7 +386,8 @@ impl<T: Tree> Core<T> {
                 "task '{key}' is not ours: {otherwise}"
             ))));
         };
-        if record.lease_id.as_deref() == Some(&*receipt.lease_id) {
+        let ours = record.lease_id.as_deref() == Some(&*receipt.lease_id);
+        if ours && !planted::is(Planted::RecordNotReadBack) {
             return Ok(Over::ByUs(record.outcome));
         }
         let by = record.worker_id.as_deref().unwrap_or("somebody else");

@@ -1,6 +1,6 @@
 //! Looking, without changing any task.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::core::Core;
@@ -339,7 +339,7 @@ impl<T: Tree> Core<T> {
         &self,
         place: Place,
         named: Named,
-        scheduled: &HashSet<TaskKey>,
+        scheduled: &BTreeSet<TaskKey>,
         (brief, sure): (bool, bool),
         look: bool,
     ) -> Result<Option<TaskView>> {

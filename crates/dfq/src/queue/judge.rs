@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::Earlier;
 use crate::format;
 use crate::model::{AttemptSummary, Lease, LeaseState, WORKER_STOPPED};
+use crate::planted::{self, Planted};
 use crate::store::Stored;
 
 /// A lease file as it was found.
@@ -66,9 +67,14 @@ impl Seen {
     pub(super) fn runs_out(&self, queue_lease: Duration) -> Timestamp {
         let by_age =
             self.modified.saturating_add(self.length(queue_lease)).unwrap_or(Timestamp::MAX);
-        let believable =
+        let mut believable =
             by_age.saturating_add(SignedDuration::from_hours(24)).unwrap_or(Timestamp::MAX);
+        if planted::is(Planted::AnyWordBelieved) {
+            believable = Timestamp::MAX;
+        }
         match &self.lease {
+            _ if planted::is(Planted::OnlyAgeCounts) => by_age,
+            Some(lease) if planted::is(Planted::OnlyWordCounts) => lease.expires_at,
             Some(lease) if lease.expires_at <= believable => by_age.max(lease.expires_at),
             _ => by_age,
         }
@@ -77,7 +83,11 @@ impl Seen {
 
 /// The lease that counts: the highest that was not withdrawn.
 pub(super) fn current(history: &[Seen]) -> Option<&Seen> {
-    history.iter().rev().find(|seen| !seen.withdrawn())
+    if planted::is(Planted::FirstLeaseCounts) {
+        return history.iter().find(|seen| !seen.withdrawn());
+    }
+    let counts = |seen: &&Seen| !seen.withdrawn() || planted::is(Planted::WithdrawnCounts);
+    history.iter().rev().find(counts)
 }
 
 /// What a worker may do with a task.
@@ -109,17 +119,27 @@ pub(super) fn judge(history: &[Seen], now: Now, queue_lease: Duration) -> Judgem
     let Some(current) = current(history) else { return Judgement::Free };
     if let (Some(LeaseState::Failed | LeaseState::Released), Some(lease)) =
         (current.state(), &current.lease)
+        && !planted::is(Planted::EndedLeaseHolds)
     {
         return match lease.not_before {
+            _ if planted::is(Planted::BackoffIgnored) => Judgement::Free,
             Some(until) if until > now.store => Judgement::Backoff(until),
             _ => Judgement::Free,
         };
     }
-    let runs_out = current.runs_out(queue_lease);
+    match &current.lease {
+        None if planted::is(Planted::UnreadableIsStale) => return Judgement::Stale,
+        None if planted::is(Planted::UnreadableHolds) => return Judgement::Held(Timestamp::MAX),
+        _ => {}
+    }
+    let mut runs_out = current.runs_out(queue_lease);
+    if planted::is(Planted::StaleAtHalf) {
+        runs_out = runs_out.saturating_sub(current.length(queue_lease) / 2).unwrap_or(runs_out);
+    }
     // An owner renews within its lease's length or has lost it; nobody needs a clock to know that
     // who merely watches for so long.
     let watched = SignedDuration::try_from(now.watched).unwrap_or(SignedDuration::MAX);
-    let unchanged = watched > current.length(queue_lease);
+    let unchanged = watched > current.length(queue_lease) && !planted::is(Planted::NotWatched);
     if (now.steady && runs_out <= now.store) || unchanged {
         Judgement::Stale
     } else {
@@ -133,6 +153,8 @@ pub(super) fn tally(history: &[Seen]) -> Earlier {
     for (at, seen) in history.iter().enumerate() {
         match seen.state() {
             Some(LeaseState::Failed) => tally.failed += 1,
+            Some(_) if planted::is(Planted::GivenBackCounts) => tally.lost += 1,
+            None if planted::is(Planted::LostNotCounted) => {}
             // A task that was taken away, or whose worker stopped, was not given back.
             Some(LeaseState::Released) if !seen.is_unlock() && !seen.stopped() => {
                 tally.released += 1;

@@ -4,8 +4,7 @@
 //! look, in some 20 bytes. It is a cache: to lose it costs looks, never correctness. All times are
 //! monotonic ones.
 
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use super::judge::Seen;
@@ -15,8 +14,11 @@ use crate::model::TaskKey;
 /// The most tasks remembered as resting: 36 MB. What is beyond it is looked at in every round.
 const MAX_RESTING: usize = 1_800_000;
 
-/// The most leases watched for a change at a time.
-const MAX_WATCHED: usize = 10_000;
+/// The most leases watched for a change at a time: about 6 MB. Any more are judged by the store's clock alone.
+const MAX_WATCHED: usize = 100_000;
+
+/// So long after it would have run out, a lease that nobody has asked for since is not watched any more.
+const WATCHED_BEYOND: Duration = Duration::from_secs(60);
 
 /// How often a task that somebody else has is looked at again, for it may be given back early: each
 /// second, or less often when there are many, so that it costs a thousand looks a second at the most.
@@ -37,14 +39,21 @@ const WIDE_AWAKE: Duration = Duration::from_secs(15);
 /// The most tasks of which it is remembered that they are no more.
 const MAX_OVER: usize = 500_000;
 
+/// What is known by fingerprint. A tree takes more memory, and there may be millions of them. This hasher has no
+/// random key, so that the same run has the same order.
+#[allow(clippy::disallowed_types, reason = "its hasher has no random key")]
+type ByFingerprint<V> = std::collections::HashMap<u64, V, BuildHasherDefault<DefaultHasher>>;
+
 /// Tasks that cannot be claimed yet.
 pub(super) struct Known {
-    resting: HashMap<u64, Centis>,
-    watched: HashMap<u64, (u64, Duration)>,
+    resting: ByFingerprint<Centis>,
+    watched: ByFingerprint<Watched>,
+    /// When those were last dropped that nobody asks for.
+    watch_swept: Duration,
     /// The earliest time at which anything that was passed over in this round is worth another look.
     soonest: Option<Duration>,
     /// Tasks that are no more, and since when we know.
-    over: HashMap<u64, Duration>,
+    over: ByFingerprint<Duration>,
     /// What [`Centis`] count from.
     epoch: Duration,
     /// So many remembered tasks are worth a sweep.
@@ -52,6 +61,13 @@ pub(super) struct Known {
     swept: Duration,
     /// When everything was last woken.
     all_woke: Duration,
+}
+
+/// A version of a lease file, since when it has been there, and until when it is worth watching.
+struct Watched {
+    version: u64,
+    since: Duration,
+    until: Duration,
 }
 
 /// A time in hundredths of a second, rounded up: enough for 497 days.
@@ -91,10 +107,11 @@ impl Listed {
 impl Known {
     pub(super) fn new(now: Duration) -> Self {
         Self {
-            resting: HashMap::new(),
-            watched: HashMap::new(),
+            resting: ByFingerprint::default(),
+            watched: ByFingerprint::default(),
+            watch_swept: now,
             soonest: None,
-            over: HashMap::new(),
+            over: ByFingerprint::default(),
             epoch: now,
             sweep_at: 1000,
             swept: now,
@@ -117,6 +134,10 @@ impl Known {
     pub(super) fn begin_round(&mut self, now: Duration) {
         self.soonest = None;
         self.over.retain(|_, since| now.saturating_sub(*since) < LISTED_FOR);
+        if now.saturating_sub(self.watch_swept) >= SWEEP_EVERY {
+            self.watch_swept = now;
+            self.watched.retain(|_, watched| watched.until > now);
+        }
         let a_while = now.saturating_sub(self.swept) >= SWEEP_EVERY && self.resting.len() >= 1000;
         if a_while || self.resting.len() >= self.sweep_at {
             self.swept = now;
@@ -239,21 +260,68 @@ impl Known {
         self.all_woke = now;
     }
 
-    /// For how long this process has seen this very version of a lease file.
-    pub(super) fn watched_for(&mut self, key: &TaskKey, current: &Seen, now: Duration) -> Duration {
-        if self.watched.len() >= MAX_WATCHED {
-            self.watched.clear();
+    /// For how long this process has seen this very version of a lease file, of a lease of this length. Where there
+    /// are too many, those that are being watched go on being watched, so that some of them are found to be stale.
+    pub(super) fn watched_for(
+        &mut self,
+        key: &TaskKey,
+        current: &Seen,
+        length: Duration,
+        now: Duration,
+    ) -> Duration {
+        let (key, version) = (fingerprint(key), current.version);
+        let until = now.saturating_add(length).saturating_add(WATCHED_BEYOND);
+        let watched = self.watched.get(&key).filter(|watched| watched.version == version);
+        let since = watched.map_or(now, |watched| watched.since);
+        if self.watched.len() < MAX_WATCHED || self.watched.contains_key(&key) {
+            self.watched.insert(key, Watched { version, since, until });
         }
-        let seen = self.watched.entry(fingerprint(key)).or_insert((current.version, now));
-        if seen.0 != current.version {
-            *seen = (current.version, now);
-        }
-        now.saturating_sub(seen.1)
+        now.saturating_sub(since)
     }
 
     /// How many tasks are remembered.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> (usize, usize) {
         (self.resting.len(), self.watched.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::model::TaskId;
+    use crate::store::Stored;
+
+    const LENGTH: Duration = Duration::from_secs(600);
+
+    fn key(n: usize) -> TaskKey {
+        TaskKey::new(TaskId::new(format!("t{n}")).unwrap(), 1)
+    }
+
+    fn lease() -> Seen {
+        Seen::new(1, &Stored { bytes: Vec::new(), modified: Timestamp::UNIX_EPOCH })
+    }
+
+    /// The store's clock may stand still, so that nothing else tells that they are stale.
+    #[test]
+    fn more_leases_than_can_be_watched_do_not_keep_any_from_being_watched() {
+        let (mut known, lease) = (Known::new(Duration::ZERO), lease());
+        let mut look = |n, now| {
+            known.begin_round(now);
+            known.watched_for(&key(n), &lease, LENGTH, now)
+        };
+        let minutes = |n: u32| Duration::from_secs(60) * n;
+        for n in 0..MAX_WATCHED + 1000 {
+            assert_eq!(look(n, Duration::ZERO), Duration::ZERO);
+        }
+        assert_eq!(look(1, minutes(9)), minutes(9));
+        assert_eq!(look(MAX_WATCHED + 1, minutes(9)), Duration::ZERO, "there was no room");
+        // Nobody has asked for the others for long: their tasks are gone.
+        assert_eq!(look(MAX_WATCHED + 1, minutes(12)), Duration::ZERO);
+        assert_eq!(look(MAX_WATCHED + 1, minutes(15)), minutes(3));
+        assert_eq!(look(1, minutes(15)), minutes(15));
+        assert_eq!(known.sizes().1, 2);
     }
 }

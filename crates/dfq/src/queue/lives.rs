@@ -4,7 +4,7 @@
 //! found without a list of all; and nothing of a task is removed before the record of its life is durable, and in
 //! a bucket young.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -18,13 +18,17 @@ use crate::error::{ErrorKind, Result};
 use crate::format;
 use crate::layout;
 use crate::model::{Generation, Layout, Outcome, Record, TaskId, TaskKey};
+use crate::planted::{self, Planted};
 use crate::store::objects::Swap;
-use crate::store::{Change, REMOVED_WITHIN, Stored, Tree, Updated, Version};
+use crate::store::{Change, Stored, Tree, Updated, Version, removed_until};
 
 /// In a bucket: how old a record may be for whose sake something is removed, which then takes a minute at
 /// the most; and how old it must be for a purge to forget it.
 const YOUNG_RECORD: Duration = Duration::from_secs(2 * 60);
 pub(super) const RELIED_ON: Duration = Duration::from_secs(5 * 60);
+
+/// So many lives of an id are put back at the most. A name that looks like a life far beyond the last is not ours.
+pub(super) const MOST_MENDED: Generation = 4096;
 
 /// What became of a record that was to be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +97,7 @@ impl<T: Tree> Core<T> {
     pub(super) async fn lives_again(
         &self,
         key: &TaskKey,
-        scheduled: &HashSet<TaskKey>,
+        scheduled: &BTreeSet<TaskKey>,
     ) -> Result<bool> {
         if key.is_verbatim() {
             return Ok(false);
@@ -102,7 +106,11 @@ impl<T: Tree> Core<T> {
     }
 
     /// Whether there is such a life: waiting, pending, or over.
-    pub(super) async fn lives(&self, life: &TaskKey, scheduled: &HashSet<TaskKey>) -> Result<bool> {
+    pub(super) async fn lives(
+        &self,
+        life: &TaskKey,
+        scheduled: &BTreeSet<TaskKey>,
+    ) -> Result<bool> {
         Ok(scheduled.contains(life)
             || self.pending_task(life).await?.is_some()
             || self.outcome(life).await?.is_some())
@@ -111,15 +119,18 @@ impl<T: Tree> Core<T> {
     /// Lives of an id have no gaps: that is how the last is found. In a bucket a purge may have removed the
     /// records of the earlier ones while this one was being pushed, so they are put back, if only as marks.
     pub(super) async fn mend_lives(&self, key: &TaskKey) -> Result<()> {
-        if self.strategy.forgetting == Forgetting::Floors {
+        if self.strategy.forgetting == Forgetting::Floors
+            || planted::is(Planted::PushWithoutMending)
+        {
             return Ok(()); // a floor says so
         }
-        for generation in (1..key.generation()).rev() {
+        for generation in (1..key.generation()).rev().take(MOST_MENDED as usize) {
             let earlier = TaskKey::new(key.id().clone(), generation);
             // One that is pending again has begun anew after the purge, and gets a record of its own.
-            if self.outcome(&earlier).await?.is_some()
-                || self.pending_task(&earlier).await?.is_some()
-            {
+            if self.is_there(&earlier).await? {
+                return Ok(());
+            }
+            if generation + 1 == key.generation() && self.first_mended(key).await?.is_none() {
                 return Ok(());
             }
             self.commit_one(&earlier, &mark_of(&earlier)).await?;
@@ -130,16 +141,34 @@ impl<T: Tree> Core<T> {
     /// The same after a purge of the id, which may have removed any of them. So each is looked at, not only as far
     /// as the last that is there.
     pub(super) async fn mend_all_lives(&self, key: &TaskKey) -> Result<()> {
-        for generation in 1..key.generation() {
+        let Some(first) = self.first_mended(key).await? else { return Ok(()) };
+        for generation in first..key.generation() {
             let earlier = TaskKey::new(key.id().clone(), generation);
             // One that is pending again has begun anew since.
-            if self.outcome(&earlier).await?.is_none()
-                && self.pending_task(&earlier).await?.is_none()
-            {
+            if !self.is_there(&earlier).await? {
                 self.commit_one(&earlier, &mark_of(&earlier)).await?;
             }
         }
         Ok(())
+    }
+
+    /// The first of the lives before this one that may have to be put back; none, if there are so many that this
+    /// life cannot have followed them.
+    async fn first_mended(&self, key: &TaskKey) -> Result<Option<Generation>> {
+        if key.generation() <= MOST_MENDED {
+            return Ok(Some(1));
+        }
+        let first = key.generation() - MOST_MENDED;
+        let is_ours = self.is_there(&TaskKey::new(key.id().clone(), first)).await?;
+        if !is_ours {
+            tracing::warn!(%key, "thousands of lives before it have no record; they are left so");
+        }
+        Ok(is_ours.then_some(first))
+    }
+
+    /// Whether a life has a record, or is pending.
+    async fn is_there(&self, life: &TaskKey) -> Result<bool> {
+        Ok(self.outcome(life).await?.is_some() || self.pending_task(life).await?.is_some())
     }
 
     /// Removes what is left of a task that has a record, or has lost its file.
@@ -162,7 +191,8 @@ impl<T: Tree> Core<T> {
         if nothing_left || (stored.finished && !self.secure_records(key).await?) {
             return Ok(());
         }
-        if stored.finished || stored.task.is_none() {
+        let goes = stored.finished || stored.task.is_none();
+        if goes || planted::is(Planted::TidyRemovesLeases) {
             self.tree.clean(task_dir, stored.finished, &leases).await?;
         }
         Ok(())
@@ -184,14 +214,15 @@ impl<T: Tree> Core<T> {
         }
         let mut there = false;
         for path in self.record_paths(key) {
-            let stored = match self.tree.read(&path).await {
-                // It is there, whatever it says.
+            // It may be large, and what it says does not matter.
+            let exists = match self.tree.exists(&path).await {
                 Err(error) if self.is_local(&error).await => true,
-                stored => stored?.is_some(),
+                exists => exists?,
             };
-            if stored {
+            if exists {
                 there = true;
-                self.tree.secure(&[path], self.durable()).await?;
+                let durable = self.durable() && !planted::is(Planted::OthersRecordNotSynced);
+                self.tree.secure(&[path], durable).await?;
             }
         }
         Ok(there)
@@ -206,7 +237,8 @@ impl<T: Tree> Core<T> {
     ) -> Result<bool> {
         let nonce = self.env.nonce();
         let renewed = |stored: &Stored| {
-            let old = stored.modified < since && !format::is_forgotten(&stored.bytes);
+            let old = stored.modified < since && !planted::is(Planted::RecordNotRenewed);
+            let old = old && !format::is_forgotten(&stored.bytes);
             old.then(|| format::respaced(&stored.bytes, &nonce))
         };
         let stored = match self.rewrite_record(&self.record_path(outcome, key), &renewed).await? {
@@ -225,7 +257,7 @@ impl<T: Tree> Core<T> {
                 answer => _ = answer?,
             }
         }
-        Ok(!forgotten)
+        Ok(!forgotten || planted::is(Planted::ForgottenJustifies))
     }
 
     /// Removes a record, unless it was written since then; whether it was. From its first step on nobody
@@ -240,7 +272,10 @@ impl<T: Tree> Core<T> {
         let forget = |stored: &Stored| (stored.modified < since).then(|| mark.clone());
         let path = self.record_path(outcome, key);
         // From before the record was looked at: that is when its removal is decided on.
-        let until = self.env.monotonic().saturating_add(REMOVED_WITHIN);
+        let until = removed_until(self.env.monotonic());
+        if planted::is(Planted::PurgeWithoutMark) {
+            return self.remove_unmarked(path, since).await;
+        }
         match self.rewrite_record(&path, &forget).await? {
             Updated::Written(mark) => self.tree.remove_if_unchanged(&path, &mark, until).await,
             Updated::Missing | Updated::Left(_) => Ok(false),
@@ -259,7 +294,15 @@ impl<T: Tree> Core<T> {
         let path = self.record_path(outcome, key);
         // From before the write, whose condition proves that the record is still that old: that is when its removal
         // is decided on, however long ago the page was listed.
-        let until = self.env.monotonic().saturating_add(REMOVED_WITHIN);
+        let until = removed_until(self.env.monotonic());
+        if planted::is(Planted::PurgeWithoutMark) {
+            return self.tree.remove(&[path], until).await.map(|()| Forgot::Removed);
+        }
+        if planted::is(Planted::PurgeWithoutCondition) {
+            self.tree.put(&path, &mark).await?;
+            let gone = self.tree.remove_if_unchanged(&path, &mark, until).await?;
+            return Ok(if gone { Forgot::Removed } else { Forgot::Marked });
+        }
         let name = layout::record_that_a_purge_swaps(&path);
         match self.tree.swap(&name, Some(shown), &mark).await {
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Forgot::Unsupported),

@@ -32,6 +32,7 @@ mod depart;
 mod discover;
 mod drafts;
 mod finish;
+mod flaws;
 mod floors;
 mod history;
 mod hold;
@@ -65,6 +66,8 @@ use jiff::Timestamp;
 
 pub use self::core::TreeQueue;
 pub(crate) use self::core::fence;
+#[cfg(feature = "conformance")]
+pub(crate) use self::watch::rewrite_watch;
 pub use cursor::{ListCursor, ListPage};
 pub use types::{
     Cancelled, Capabilities, Delivery, Detail, Earlier, Estimates, Idle, MoveClaim, Nack, Nacked,

@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout;
 use crate::model::{Lease, LeaseState, Outcome, Record, TaskId, TaskKey};
+use crate::planted::{self, Planted};
 use crate::store::{Created, Entry, Stamp, Tree};
 
 #[derive(Serialize)]
@@ -35,6 +36,9 @@ impl<T: Tree> Core<T> {
 
     /// Tells all who hold tasks, and all who remember what they cannot claim, to look again.
     async fn tell_holders(&self) {
+        if planted::is(Planted::HoldersNotTold) {
+            return;
+        }
         let mark = self.mark(None);
         if let Err(error) = self.tree.replace(layout::UNLOCKED, &format::line(&mark)).await {
             tracing::warn!(%error, "workers were not told; they will see it at their next heartbeat");
@@ -143,6 +147,7 @@ impl<T: Tree> Core<T> {
         }
         self.tree.clean(&task_dir, true, &[]).await?;
         Ok(Some(match there {
+            Some(_) if planted::is(Planted::CancelNotReadBack) => Ok(Cancelled { held_by }),
             Some(there) if there.lease_id != record.lease_id => {
                 Err(self.already_over(key, there.outcome))
             }
@@ -186,6 +191,10 @@ impl<T: Tree> Core<T> {
         if ended.is_some_and(|lease| lease.not_before.is_none_or(|until| until <= now)) {
             return Ok(Unlocked::WasFree);
         }
+        if planted::is(Planted::UnlockDeletes) {
+            self.remove_lease(&key, current.attempt).await?;
+            return Ok(Unlocked::From(current.worker_id().to_owned()));
+        }
         let lease = Lease {
             worker_id: self.worker_id.clone(),
             lease_id: Some(self.env.nonce()),
@@ -193,8 +202,8 @@ impl<T: Tree> Core<T> {
             created_at: now,
             heartbeat_at: now,
             expires_at: now,
-            host: Some(self.host.clone()),
-            pid: Some(self.pid),
+            host: Some(self.env.host().name.clone()),
+            pid: Some(self.env.host().pid),
             state: Some(LeaseState::Released),
             error: Some("unlocked by an operator".to_owned()),
             not_before: None,

@@ -3,7 +3,7 @@
 //! Nothing is said to be left only if everything was looked at since the poll began. What was claimed
 //! reaches the caller whatever fails afterwards.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use super::{Delivery, PollRequest, Polled, Release};
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::TaskKey;
+use crate::planted::{self, Planted};
 use crate::store::Tree;
 
 /// When to look again at what somebody in this process is at.
@@ -34,7 +35,7 @@ const MAX_TRIES: usize = 4096;
 
 /// A poll's search for tasks.
 struct Search {
-    tried: HashSet<TaskKey>,
+    tried: BTreeSet<TaskKey>,
     schema: Option<(i64, i64)>,
     /// The rounds that had begun before it.
     entered: u64,
@@ -91,7 +92,7 @@ impl<T: Tree> Core<T> {
         }
         let entered = self.discovery.lock().await.rounds;
         let mut search = Some(Search {
-            tried: HashSet::new(),
+            tried: BTreeSet::new(),
             schema: request.schema,
             entered,
             woken: false,
@@ -182,7 +183,7 @@ impl<T: Tree> Core<T> {
         }
         let claimed = std::mem::take(&mut polled.deliveries);
         let (secured, insecure) = self.secure_claims(claimed, began + length / 2).await;
-        polled.deliveries = secured;
+        polled.deliveries = self.still_ours(secured, began);
         let failed = failed.or(insecure);
         let failed = failed.or_else(|| troubles.pop().filter(|_| polled.deliveries.is_empty()));
         match failed {
@@ -220,7 +221,8 @@ impl<T: Tree> Core<T> {
         for delivery in won {
             let receipt = &delivery.receipt;
             let held = lock(&self.held).get(receipt).cloned();
-            let held = held.filter(|_| receipt.attempt > 1 && self.durable());
+            let secures = self.durable() && !planted::is(Planted::LaterClaimNotSynced);
+            let held = held.filter(|_| receipt.attempt > 1 && secures);
             let late = !secured.is_empty() && self.env.monotonic() > by;
             let answer = match held {
                 Some(_) if late => Err(Error::new(
@@ -239,6 +241,24 @@ impl<T: Tree> Core<T> {
             }
         }
         (secured, failed)
+    }
+
+    /// Leaves out what ran out while other claims were waited for, and says how long the rest is ours from now on.
+    fn still_ours(&self, mut claimed: Vec<Delivery>, began: Duration) -> Vec<Delivery> {
+        if planted::is(Planted::RunOutHandedOut) {
+            return claimed;
+        }
+        let now = self.env.monotonic();
+        claimed.retain_mut(|delivery| {
+            delivery.valid_for = delivery.until.saturating_sub(now);
+            delivery.lasts = delivery.until.saturating_sub(began);
+            if delivery.valid_for.is_zero() {
+                tracing::warn!(key = %delivery.key, "its lease ran out before it could be handed out");
+                self.let_go(&delivery.receipt);
+            }
+            !delivery.valid_for.is_zero()
+        });
+        claimed
     }
 
     /// Takes back what could not be taken back before, such as for want of open files.

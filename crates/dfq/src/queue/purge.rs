@@ -17,7 +17,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Shard};
 use crate::model::{Outcome, TaskKey};
-use crate::store::{Entry, EntryKind, REMOVED_WITHIN, Stamp, Stored, Tree};
+use crate::planted::{self, Planted};
+use crate::store::{Entry, EntryKind, Stamp, Stored, Tree, removed_until};
 
 /// A record younger than this may still be needed by a worker that stalled, whatever its lease.
 const MIN_PURGE_AGE: Duration = Duration::from_secs(3600);
@@ -68,7 +69,11 @@ impl<T: Tree> Core<T> {
         }
         let now = self.now().await?;
         let ago = |age| now.saturating_sub(signed(age)).unwrap_or(Timestamp::MIN);
-        let age = Age { ended: ago(purge.older_than), written: ago(RELIED_ON) };
+        let relied_on = match planted::is(Planted::PurgeOfYoungRecords) {
+            true => Duration::ZERO,
+            false => RELIED_ON,
+        };
+        let age = Age { ended: ago(purge.older_than), written: ago(relied_on) };
         let records = match self.strategy.forgetting {
             Forgetting::Marks => self.purge_by_marks(purge, age).await?,
             Forgetting::Floors => self.purge_by_floors(purge, age, now).await?,
@@ -168,6 +173,11 @@ impl<T: Tree> Core<T> {
         now: Timestamp,
     ) -> Result<u64> {
         let (mut removed, mut rest, mut scheduled) = (0, lives.iter(), None);
+        if planted::is(Planted::FloorsAfterwards) {
+            for (life, _) in lives {
+                removed += self.remove_lives(life, age).await?;
+            }
+        }
         while let Err(error) = self.raise_floors(shard, lives, now).await {
             if error.kind() != ErrorKind::Full {
                 return Err(error);
@@ -295,7 +305,7 @@ impl<T: Tree> Core<T> {
             let mut after: Option<String> = None;
             loop {
                 let page = self.tree.scan(place, after.as_deref(), TOGETHER).await?;
-                let until = self.env.monotonic().saturating_add(REMOVED_WITHIN);
+                let until = removed_until(self.env.monotonic());
                 let old = page.files.iter().filter(|file| {
                     is_ours(&file.path) && now.duration_since(file.modified) > signed(age)
                 });

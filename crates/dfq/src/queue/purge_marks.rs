@@ -5,13 +5,13 @@
 //! then looks for the life after it. So one of the two sees the other. What was pushed while earlier lives of its id
 //! were being removed is found by listing once more.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::Timestamp;
 
 use super::core::Core;
-use super::lives::{Forgot, mark_of};
+use super::lives::{Forgot, MOST_MENDED, mark_of};
 use super::pages::Met;
 use super::purge::{Age, down_from};
 use super::{OUTCOMES, Purge};
@@ -19,6 +19,7 @@ use crate::error::{ErrorKind, Result};
 use crate::format;
 use crate::layout;
 use crate::model::{Generation, Outcome, Record, TaskId, TaskKey};
+use crate::planted::{self, Planted};
 use crate::store::objects::Swap;
 use crate::store::{Tree, Version};
 
@@ -31,7 +32,7 @@ struct Run {
     purge: Purge,
     age: Age,
     /// Lives after the first that were scheduled at the beginning.
-    scheduled: HashSet<TaskKey>,
+    scheduled: BTreeSet<TaskKey>,
     /// Records can be written on the condition that they are what a page showed.
     by_pages: AtomicBool,
 }
@@ -55,10 +56,10 @@ impl Shown {
 #[derive(Default)]
 struct Group {
     /// What is in `pending/`, and whether that is a task; otherwise leases only.
-    pending: HashMap<TaskKey, bool>,
+    pending: BTreeMap<TaskKey, bool>,
     /// The records of each life, failed first: a completed one beats it, so a task of which that has gone never
     /// seems to have failed.
-    records: HashMap<TaskKey, Vec<Shown>>,
+    records: BTreeMap<TaskKey, Vec<Shown>>,
     /// The shard after the last of them.
     stop: usize,
 }
@@ -79,7 +80,7 @@ impl Group {
 
     /// A life that has lost the record of an earlier one, for each id that has such.
     fn lives_after_a_gap(&self) -> Vec<TaskKey> {
-        let mut last: HashMap<&TaskId, Generation> = HashMap::new();
+        let mut last: BTreeMap<&TaskId, Generation> = BTreeMap::new();
         let pending = self.pending.iter().filter(|(_, is_task)| **is_task).map(|(key, _)| key);
         for key in pending.chain(self.records.keys()).filter(|key| !key.is_verbatim()) {
             let last = last.entry(key.id()).or_default();
@@ -135,8 +136,9 @@ impl<T: Tree> Core<T> {
                     Err(error) => failed = Some(error),
                 }
             }
-            if !purge.dry_run && !candidates.is_empty() {
-                let ids: HashSet<_> = candidates.iter().map(|purged| purged.last.id()).collect();
+            let lists_again = !planted::is(Planted::PurgeWithoutSecondListing);
+            if !purge.dry_run && !candidates.is_empty() && lists_again {
+                let ids: BTreeSet<_> = candidates.iter().map(|purged| purged.last.id()).collect();
                 let wanted = |key: &TaskKey| ids.contains(key.id());
                 // In the order in which tasks move, again.
                 if few_scheduled {
@@ -252,6 +254,8 @@ impl<T: Tree> Core<T> {
                 candidates.push(Candidate { last: key, read_first });
             }
         }
+        // Two purges at a time should not be at the same records.
+        self.env.shuffle(&mut candidates);
         candidates
     }
 
@@ -280,7 +284,10 @@ impl<T: Tree> Core<T> {
         if remains || last.is_verbatim() || !run.by_pages.load(Ordering::Relaxed) {
             return self.purge_id(run, last).await;
         }
-        let mut removed = 0;
+        let (mut removed, mut lives) = (0, lives.collect::<Vec<_>>());
+        if planted::is(Planted::PurgeFromTheFirst) {
+            lives.reverse();
+        }
         for (life, records) in lives {
             for record in records {
                 match self.forget_shown(&life, record.outcome, &record.version).await? {
@@ -309,7 +316,8 @@ impl<T: Tree> Core<T> {
     /// A push of the next life may have begun before the record of this one went, and relies on it; unless this
     /// one has begun anew.
     async fn is_needed_by_the_next(&self, last: &TaskKey) -> Result<bool> {
-        let Some(next) = life_after(last) else { return Ok(false) };
+        let next = life_after(last).filter(|_| !planted::is(Planted::PurgeWithoutNextLook));
+        let Some(next) = next else { return Ok(false) };
         Ok(self.tree.exists(&layout::task_file(&self.task_dir(&next))).await?
             && self.pending_task(last).await?.is_none())
     }
@@ -376,7 +384,8 @@ impl<T: Tree> Core<T> {
         // Or while the earlier ones went, any of which it may have taken for the last. It has not found
         // all that it should have put back.
         let lives = (2..=key.generation() + 1).map(|life| TaskKey::new(key.id().clone(), life));
-        for life in lives.rev().filter(|_| !key.is_verbatim()) {
+        let lives = lives.rev().take(MOST_MENDED as usize).filter(|_| !key.is_verbatim());
+        for life in lives {
             if self.lives(&life, scheduled).await? {
                 self.mend_all_lives(&life).await?;
                 break;

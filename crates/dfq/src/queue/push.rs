@@ -11,7 +11,10 @@ use super::{Answers, Pushed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
 use crate::layout::{self, Due};
-use crate::model::{Arrival, Journey, Layout, NewTask, Outcome, Record, TaskId, TaskKey, TaskMeta};
+use crate::model::{
+    Arrival, Generation, Journey, Layout, NewTask, Outcome, Record, TaskId, TaskKey, TaskMeta,
+};
+use crate::planted::{self, Planted};
 use crate::store::Tree;
 
 /// How often an id is looked up again whose records are just being purged.
@@ -24,6 +27,8 @@ pub(super) struct Push {
     push_id: String,
     /// The id was made for this push, so nobody else can have used it.
     pub(super) fresh: bool,
+    /// The failed life that this push retries, which must still be the last.
+    retries: Option<TaskKey>,
 }
 
 impl Push {
@@ -36,6 +41,7 @@ impl Push {
     /// damaged is another: a worker will set it aside, and until then the name is taken.
     pub(super) fn pending(&self, key: TaskKey, there: &[u8]) -> Result<Pushed> {
         match format::decode_task(there, &key) {
+            _ if planted::is(Planted::PushNotReadBack) => Ok(Pushed::Pending(key)),
             Ok((_, meta)) if meta.push_id == self.push_id => {
                 let moves = self.task.arrival.as_ref().map_or(0, |arrival| arrival.journey.moves);
                 if meta.journey.moves < moves {
@@ -100,7 +106,10 @@ impl Arrival {
 
 impl<T: Tree> Core<T> {
     pub(super) async fn push(&self, tasks: Vec<NewTask>) -> Answers<Pushed> {
-        let pushes: Vec<_> = tasks.into_iter().map(|task| self.new_push(task)).collect();
+        self.push_all(tasks.into_iter().map(|task| self.new_push(task)).collect()).await
+    }
+
+    async fn push_all(&self, pushes: Vec<Result<Push>>) -> Answers<Pushed> {
         let mut answers: Vec<Option<Result<Pushed>>> = Vec::with_capacity(pushes.len());
         let mut batch = Vec::new();
         let preparing = pushes.iter().map(|push| self.first_plan(push)).collect();
@@ -151,7 +160,8 @@ impl<T: Tree> Core<T> {
             _ => None,
         };
         let relied_on: Vec<String> = answers.iter().filter_map(path).collect();
-        if let Err(error) = self.tree.secure(&relied_on, self.durable()).await {
+        let durable = self.durable() && !planted::is(Planted::AnswerNotSecured);
+        if let Err(error) = self.tree.secure(&relied_on, durable).await {
             for answer in answers.iter_mut().filter(|answer| path(answer).is_some()) {
                 *answer = Err(error.clone());
             }
@@ -173,7 +183,7 @@ impl<T: Tree> Core<T> {
             Some(arrival) => arrival.push_id.clone(),
             None => self.env.nonce(),
         };
-        Ok(Push { task, id, fresh, push_id })
+        Ok(Push { task, id, fresh, push_id, retries: None })
     }
 
     async fn first_plan(&self, push: &Result<Push>) -> Result<Plan> {
@@ -240,6 +250,15 @@ impl<T: Tree> Core<T> {
         let (id, again) = (&push.id, push.task.again);
         let (lives, record) = self.last_life(push).await?;
         let next = TaskKey::new(id.clone(), lives.next());
+        if next.generation() > layout::MAX_GENERATION {
+            // Its name would be foreign. Nobody comes here but by a record or a floor that somebody made up.
+            return Err(Error::damaged(format!("task id '{id}' has no lives left")));
+        }
+        if let Some(failed) = &push.retries
+            && !self.can_be_retried(failed, lives.last).await?
+        {
+            return Ok(Before::Answered(Pushed::Finished(failed.clone(), Outcome::Failed)));
+        }
         let Some(last) = lives.last else {
             let foreign = self.foreign_key(id);
             if let Some(key) = &foreign
@@ -276,6 +295,10 @@ impl<T: Tree> Core<T> {
                 None => Outcome::Completed, // purged in between
             };
             return Ok(Before::Answered(Pushed::Finished(finished, outcome)));
+        }
+        if planted::is(Planted::NameReuse) {
+            self.remove_records(&finished).await?;
+            return Ok(Before::after(finished, record.as_ref(), lives));
         }
         Ok(Before::after(next, record.as_ref(), lives))
     }
@@ -334,15 +357,30 @@ impl<T: Tree> Core<T> {
         self.each(ids.into_iter().map(|id| self.retry_one(id)).collect()).await
     }
 
+    /// Names the life that it retries, and begins again if that is not the last any more when it is pushed: the next
+    /// may have completed.
     async fn retry_one(&self, id: TaskId) -> Result<Pushed> {
+        let unanswered = || Err(Error::new(ErrorKind::Unavailable, "the push was not carried out"));
+        for _ in 0..LOOKED_AGAIN {
+            let push = self.new_retry(&id).await;
+            match self.push_all(vec![push]).await.pop().unwrap_or_else(unanswered)? {
+                Pushed::Finished(..) => {}
+                pushed => return Ok(pushed),
+            }
+        }
+        let message = format!("task '{id}' fails and is retried all the time; try again");
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
+    async fn new_retry(&self, id: &TaskId) -> Result<Push> {
         let missing = || Error::not_found(format!("task '{id}' has not failed"));
-        let key = match (self.lives_of(&id).await?.last, self.foreign_key(&id)) {
+        let key = match (self.lives_of(id).await?.last, self.foreign_key(id)) {
             (Some(last), _) => TaskKey::new(id.clone(), last),
             (None, Some(foreign)) => foreign,
             (None, None) => return Err(missing()),
         };
         let record = self.record(&key).await?.ok_or_else(missing)?;
-        if record.outcome != Outcome::Failed {
+        if record.outcome != Outcome::Failed && !planted::is(Planted::RetryOfCompleted) {
             let message = format!("task '{id}' has completed; push it again to do it again");
             return Err(Error::new(ErrorKind::AlreadyCompleted, message));
         }
@@ -351,10 +389,16 @@ impl<T: Tree> Core<T> {
                 "task '{id}' cannot be retried: its file was unreadable; push it anew"
             )));
         };
-        let mut task = NewTask::new(payload).id(id).again();
+        let mut task = NewTask::new(payload).id(id.clone()).again();
         task.max_attempts = record.meta.max_attempts;
-        let unanswered = || Err(Error::new(ErrorKind::Unavailable, "the push was not carried out"));
-        self.push(vec![task]).await.pop().unwrap_or_else(unanswered)
+        Ok(Push { retries: Some(key), ..self.new_push(task)? })
+    }
+
+    /// Whether this life has failed, and is the last.
+    async fn can_be_retried(&self, key: &TaskKey, last: Option<Generation>) -> Result<bool> {
+        let is_last = last == (!key.is_verbatim()).then(|| key.generation());
+        Ok(planted::is(Planted::RetryOfCompleted)
+            || (is_last && self.outcome(key).await? == Some(Outcome::Failed)))
     }
 }
 

@@ -4,7 +4,7 @@
 //! workers share out what is due as they share out the shards; what its own worker has not moved soon, anybody
 //! moves.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use super::strategy::Finding;
 use crate::error::Result;
 use crate::layout::{self, Due};
 use crate::model::TaskKey;
+use crate::planted::{self, Planted};
 use crate::store::{Created, Entry, EntryKind, Stamp, Tree};
 
 /// The most tasks that one poll moves.
@@ -57,7 +58,7 @@ pub(super) struct Schedule {
     /// When it was last looked at.
     looked: Option<Duration>,
     /// Folders that would not go, of a due time or of one task, and the monotonic time to try them again.
-    troubled: HashMap<String, Duration>,
+    troubled: BTreeMap<String, Duration>,
 }
 
 impl Schedule {
@@ -202,7 +203,7 @@ impl<T: Tree> Core<T> {
         let due = schedule.times[..due].to_vec();
         let now_mono = self.env.monotonic();
         schedule.troubled.retain(|_, until| *until > now_mono);
-        let mut gone = HashSet::new();
+        let mut gone = BTreeSet::new();
         for time in due {
             let folder = layout::due_dir(time);
             if moved.tasks >= MAX_MOVED {
@@ -249,7 +250,7 @@ impl<T: Tree> Core<T> {
         now: Timestamp,
         for_all: bool,
     ) -> Result<Moved> {
-        // Who is no worker has no part.
+        // A process that is not a worker has no part of its own, so it moves all that is due.
         let for_all = for_all || !self.enrolled.load(Ordering::Relaxed);
         let Discovery { schedule, survey, .. } = found;
         let (mono, mut moved) = (self.env.monotonic(), Moved::default());
@@ -367,6 +368,9 @@ impl<T: Tree> Core<T> {
                 return self.has_gone(&from).await;
             }
         }
+        if planted::is(Planted::PromoteRemovesFirst) {
+            return self.promote_by_removing(&from, &to).await;
+        }
         let mut created = self.tree.promote(&from, &to, self.durable()).await?;
         if created == Created::Exists
             && !self.strategy.has_folders
@@ -389,6 +393,8 @@ impl<T: Tree> Core<T> {
         match self.outcome(key).await? {
             // Done quickly; or its life had ended before.
             Some(_) => self.clean_finished(key).await?,
+            // Another copy of it was done and forgotten since we looked.
+            None if self.is_forgotten(key).await? => self.remove_published(&to).await?,
             None => self.mend_lives(key).await?,
         }
         Ok(true)

@@ -1,6 +1,6 @@
 //! What is scheduled, and for when: folder by folder on a disk, by pages of keys in a bucket.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::core::Core;
 use super::strategy::Finding;
@@ -67,7 +67,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// Scheduled tasks that are not in their first life.
-    pub(super) async fn scheduled_lives(&self) -> Result<HashSet<TaskKey>> {
+    pub(super) async fn scheduled_lives(&self) -> Result<BTreeSet<TaskKey>> {
         let tasks = self.scheduled().await?.into_iter().map(|(_, key)| key);
         Ok(tasks.filter(|key| key.generation() > 1).collect())
     }

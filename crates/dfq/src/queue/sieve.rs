@@ -5,7 +5,7 @@
 //! Meanwhile one of them is tried for every [`FAIR_SHARE`] others, so that a long round does not keep stale tasks from
 //! being taken over.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -185,7 +185,7 @@ impl<T: Tree> Core<T> {
             let leased = &self.discovery.lock().await.survey.sieve.leased;
             leased.iter().take(self.width()).cloned().collect()
         };
-        let looked: HashSet<TaskKey> = some.iter().map(|one| one.key.clone()).collect();
+        let looked: BTreeSet<TaskKey> = some.iter().map(|one| one.key.clone()).collect();
         let looking = some.into_iter().map(|candidate| async {
             let judged = self.look_into(&candidate).await;
             (candidate, judged)

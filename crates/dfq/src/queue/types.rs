@@ -115,6 +115,11 @@ pub struct Delivery {
     pub receipt: Receipt,
     /// For how long it is ours from now on, unless renewed.
     pub valid_for: Duration,
+    /// The same, counted from when the poll was called: for whoever has a clock of its own, and was perhaps stalled
+    /// since the answer was made.
+    pub lasts: Duration,
+    /// When it ends, on the [monotonic clock](crate::clock::Clock::monotonic) of the environment that the queue was opened with.
+    pub until: Duration,
 }
 
 impl Delivery {
@@ -441,7 +446,7 @@ pub struct Problem {
 }
 
 /// A worker as others see it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerRecord {
     /// Its name.
     pub worker_id: String,

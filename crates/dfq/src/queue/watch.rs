@@ -1,8 +1,8 @@
 //! One look for all: while there is nothing to do, the workers on a bucket take turns in looking.
 //!
 //! Invariant: the watch only saves requests. A worker relies on another's look only if that is younger than the time
-//! for which it waits itself, so nothing is left alone for more than twice that time. Whoever cannot read or swap
-//! the watch looks for itself, and so does who takes only some tasks, or whose last poll failed.
+//! for which it waits itself, so nothing is left alone for more than twice that time. A worker looks for itself if it
+//! cannot read or swap the watch, if it takes only some tasks, or if its last poll failed.
 //!
 //! The watch is one small file. It was written when somebody last began to look for all, by the store's clock. Idle
 //! workers read it. One that finds it too old swaps it, and only the one that wins the swap looks. If there is more than
@@ -19,7 +19,7 @@ use crate::error::{ErrorKind, Result};
 use crate::format;
 use crate::layout;
 use crate::store::Tree;
-use crate::store::objects::{Got, Swap, Version};
+use crate::store::objects::{Swap, Version};
 
 /// At least about so many come when they are called.
 const FEWEST_CALLED: usize = 8;
@@ -34,6 +34,18 @@ struct Watch {
     /// When others were last called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bell: Option<Bell>,
+}
+
+impl Watch {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+}
+
+/// What the file says, written anew.
+#[cfg(feature = "conformance")]
+pub(crate) fn rewrite_watch(bytes: &[u8]) -> Option<Vec<u8>> {
+    Watch::read(bytes).map(|watch| format::line(&watch))
 }
 
 /// A call for others.
@@ -103,8 +115,7 @@ impl<T: Tree> Core<T> {
             Err(error) => return self.without_watch(error),
             Ok(file) => file,
         };
-        let read = |file: &Got| serde_json::from_slice(&file.bytes).ok();
-        let watch: Watch = file.as_ref().and_then(read).unwrap_or_default();
+        let watch = file.as_ref().and_then(|file| Watch::read(&file.bytes)).unwrap_or_default();
         if self.is_called(watch.bell.as_ref()) {
             return Ok(Turn::Own);
         }

@@ -10,8 +10,6 @@
 //! Invariant: nothing that another program sent is rewritten in SQS. It goes to the dead letters as it came,
 //! with its attributes and its group; what we have to say goes into attributes of ours beside them.
 
-use std::collections::HashMap;
-
 use aws_sdk_sqs::types::{Message, MessageAttributeValue, MessageSystemAttributeName};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -30,7 +28,8 @@ const REASON: &str = "dfq.reason";
 /// How many attributes a message may have.
 const MAX_ATTRIBUTES: usize = 10;
 
-pub(super) type Attributes = HashMap<String, MessageAttributeValue>;
+#[allow(clippy::disallowed_types, reason = "the type of the SDK")]
+pub(super) type Attributes = std::collections::HashMap<String, MessageAttributeValue>;
 
 /// The task in a message.
 pub(super) struct Content {

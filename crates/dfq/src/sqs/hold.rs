@@ -5,7 +5,7 @@
 //! a server makes of old or doubled receipts differs from one to the next, so nothing relies on it:
 //! what this process has settled it remembers, and whatever is late does not leave it.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub(super) enum Ended {
 /// What this process has settled, not too long ago.
 #[derive(Default)]
 pub(super) struct SettledReceipts {
-    ended: HashMap<Receipt, Ended>,
+    ended: BTreeMap<Receipt, Ended>,
     order: VecDeque<Receipt>,
 }
 
@@ -141,7 +141,7 @@ fn ran_out(receipt: &Receipt) -> Error {
 /// What was asked for, in the order asked.
 pub(super) fn in_order<T: Clone>(
     asked: &[Receipt],
-    answers: &HashMap<Receipt, Result<T>>,
+    answers: &BTreeMap<Receipt, Result<T>>,
 ) -> Answers<T> {
     let unanswered = || Err(Error::new(ErrorKind::Unavailable, "it was not carried out"));
     let answer = |receipt| answers.get(receipt).cloned().unwrap_or_else(unanswered);
@@ -156,8 +156,8 @@ impl Core {
         &self,
         receipts: &[Receipt],
         before: impl Fn(Ended) -> Option<T>,
-    ) -> (Vec<LockedMessage>, HashMap<Receipt, Result<T>>) {
-        let (mut ours, mut answers) = (Vec::new(), HashMap::new());
+    ) -> (Vec<LockedMessage>, BTreeMap<Receipt, Result<T>>) {
+        let (mut ours, mut answers) = (Vec::new(), BTreeMap::new());
         for receipt in receipts.iter().collect::<BTreeSet<_>>() {
             match self.lock_message(receipt).await {
                 Ok(locked) => ours.push(locked),
@@ -287,7 +287,7 @@ impl Core {
 
     pub(super) async fn nack(&self, nacks: Vec<Nack>) -> Answers<Nacked> {
         let receipts: Vec<Receipt> = nacks.iter().map(|nack| nack.receipt.clone()).collect();
-        let mut asked: HashMap<Receipt, Nack> =
+        let mut asked: BTreeMap<Receipt, Nack> =
             nacks.into_iter().map(|nack| (nack.receipt.clone(), nack)).collect();
         let (ours, mut answers) = self.lock_messages(&receipts, |_| None).await;
         let (mut back, mut seconds, mut fates) = (Vec::new(), Vec::new(), Vec::new());

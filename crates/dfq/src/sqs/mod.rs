@@ -19,12 +19,14 @@ mod client;
 mod foreign;
 mod hold;
 mod open;
+#[cfg(feature = "conformance")]
+pub(crate) mod parsers;
 mod policy;
 mod receive;
 mod send;
 mod silence;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
@@ -96,7 +98,7 @@ struct Core {
     dead: DeadLetters,
     /// Told apart from other handles to the same queue, in this process and elsewhere.
     origin: String,
-    held: Mutex<HashMap<Receipt, Arc<Held>>>,
+    held: Mutex<BTreeMap<Receipt, Arc<Held>>>,
     settled: Mutex<SettledReceipts>,
     ahead: Mutex<Ahead>,
     /// How long nothing has come.
@@ -104,7 +106,7 @@ struct Core {
     /// A long poll has ended.
     arrived: tokio::sync::Notify,
     /// Messages that cannot be read and have been reported.
-    unreadable: Mutex<HashSet<String>>,
+    unreadable: Mutex<BTreeSet<String>>,
 }
 
 /// Seconds, rounded up: SQS knows no others.

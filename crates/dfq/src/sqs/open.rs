@@ -3,7 +3,6 @@
 //! Region, endpoint and credentials come from where every AWS tool takes them (`aws-config`), unless
 //! the options say otherwise. Nothing of the credentials is ever printed.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use aws_config::meta::region::RegionProviderChain;
@@ -79,8 +78,7 @@ pub(super) async fn open(address: SqsAddress, open: OpenOptions) -> Result<Core>
     let mut settings = settings(&attributes, &dead, &open)?;
     settings.backoff = options.backoff.unwrap_or(settings.backoff);
     settings.check()?;
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let made_up = || format!("{host}-{}-{:08x}", std::process::id(), open.env.next_u64() as u32);
+    let made_up = || format!("{}-{:08x}", open.env.host(), open.env.next_u64() as u32);
     let limit = number(&attributes, &QueueAttributeName::MaximumMessageSize);
     Ok(Core {
         worker_id: open.worker_id.clone().unwrap_or_else(made_up),
@@ -145,7 +143,8 @@ pub(super) async fn config(
     Ok(config.build())
 }
 
-type Attributes = HashMap<QueueAttributeName, String>;
+#[allow(clippy::disallowed_types, reason = "the type of the SDK")]
+type Attributes = std::collections::HashMap<QueueAttributeName, String>;
 
 fn number(attributes: &Attributes, name: &QueueAttributeName) -> Option<u64> {
     attributes.get(name)?.parse().ok()

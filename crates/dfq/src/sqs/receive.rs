@@ -118,6 +118,7 @@ impl Core {
         arrived.as_mut().enable();
         let patience = self.ask_ahead(at_most);
         tokio::select! {
+            biased;
             () = arrived => {}
             () = self.env.clock().sleep(patience) => {}
         }
@@ -173,7 +174,7 @@ impl Core {
             let held = lock(&self.held).get(&delivery.receipt).cloned();
             let young = held.and_then(|held| held.left_if_young(self.env.monotonic()));
             if let Some(valid_for) = young {
-                fresh.push(Delivery { valid_for, ..delivery.clone() });
+                fresh.push(Delivery { valid_for, lasts: valid_for, ..delivery.clone() });
             }
             young.is_none()
         });
@@ -183,7 +184,7 @@ impl Core {
         let receipts = ready.iter().map(|delivery| delivery.receipt.clone()).collect();
         for (delivery, renewed) in ready.into_iter().zip(self.renew(&self.client, receipts).await) {
             match renewed {
-                Ok(valid_for) => fresh.push(Delivery { valid_for, ..delivery }),
+                Ok(valid_for) => fresh.push(Delivery { valid_for, lasts: valid_for, ..delivery }),
                 Err(error) => tracing::warn!(key = %delivery.key, %error, "received too early"),
             }
         }
@@ -270,7 +271,7 @@ impl Core {
         let ticket = Ticket { seconds, origin: self.origin.clone(), handle: handle.to_owned() };
         let receipt = ticket.receipt(key.clone(), received);
         let held = Held::new(ticket.handle, before, seconds, Some(content));
-        let valid_for = held.left_at(self.env.monotonic());
+        let (valid_for, lasts) = (held.left_at(self.env.monotonic()), held.left_at(before));
         lock(&self.held).insert(receipt.clone(), Arc::new(held));
         Ok(Delivery {
             key,
@@ -282,6 +283,8 @@ impl Core {
             meta,
             receipt,
             valid_for,
+            lasts,
+            until: before.saturating_add(lasts),
         })
     }
 

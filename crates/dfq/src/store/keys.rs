@@ -18,12 +18,13 @@ use super::retrying::Retrying;
 use super::rubbish::Rubbish;
 use super::tree::clean_each;
 use super::{
-    Created, Entry, EntryKind, Folders, Page, Probe, Properties, REMOVED_WITHIN, Stamp, Stored,
-    StoredTask, Tree,
+    Created, Entry, EntryKind, Folders, Page, Probe, Properties, Stamp, Stored, StoredTask, Tree,
+    removed_until,
 };
 use crate::clock::Env;
 use crate::error::Result;
 use crate::layout::{self, Swapped};
+use crate::planted::{self, Planted};
 
 /// Calls under way at a time, for one batch.
 const AT_ONCE: usize = 64;
@@ -85,7 +86,7 @@ impl<O: Objects> KeyTree<O> {
 
     /// Until when what is decided on now may be removed.
     fn removal_deadline(&self) -> Duration {
-        self.shared.env.monotonic().saturating_add(REMOVED_WITHIN)
+        removed_until(self.shared.env.monotonic())
     }
 
     async fn create_each(&self, files: Vec<(String, &[u8])>) -> Vec<Result<Created>> {
@@ -178,7 +179,8 @@ impl<O: Objects> Folders for KeyTree<O> {
         let (mut patience, mut sent) = (self.objects().patience(), false);
         loop {
             let removing = async {
-                if sent && once.get(path, None).await?.is_none_or(|there| there.bytes != written) {
+                let looks = sent && !planted::is(Planted::MarkRemovedBlindly);
+                if looks && once.get(path, None).await?.is_none_or(|there| there.bytes != written) {
                     return Ok(true);
                 }
                 if self.shared.env.monotonic() >= until {
@@ -278,11 +280,19 @@ impl<O: Objects> Tree for KeyTree<O> {
         attempt: u32,
         prepared: &Arc<[u8]>,
     ) -> Result<Created> {
-        self.objects().create(&layout::lease_file(dir, attempt), prepared).await
+        let name = layout::lease_file(dir, attempt);
+        if planted::is(Planted::CreateReplaces) {
+            return self.objects().put(&name, prepared).await.map(|()| Created::New);
+        }
+        self.objects().create(&name, prepared).await
     }
 
     async fn replace_lease(&self, dir: &String, attempt: u32, bytes: &[u8]) -> Result<()> {
-        self.objects().put(&layout::lease_file(dir, attempt), bytes).await
+        let name = layout::lease_file(dir, attempt);
+        if planted::is(Planted::ReplaceRemovesFirst) {
+            self.remove_file(&name).await?;
+        }
+        self.objects().put(&name, bytes).await
     }
 
     async fn leases(&self, dir: &String) -> Result<Vec<u32>> {
@@ -338,6 +348,10 @@ impl<O: Objects> Tree for KeyTree<O> {
 
     async fn clean(&self, dir: &String, finished: bool, leases: &[u32]) -> Result<()> {
         let deadline = self.removal_deadline();
+        if planted::is(Planted::LeasesBeforeTask) {
+            let leases = self.leases(dir).await?.into_iter().map(|it| layout::lease_file(dir, it));
+            self.objects().remove(&leases.collect::<Vec<_>>(), deadline).await?;
+        }
         if finished {
             self.objects().remove(&[layout::task_file(dir)], deadline).await?;
         }

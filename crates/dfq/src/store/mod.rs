@@ -29,12 +29,21 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use crate::layout::Swapped;
+use crate::planted::{self, Planted};
 pub use objects::{Objects, ObjectsExt, Version};
 pub use tree::{Folders, Tree};
 
 /// A removal that was decided on so long ago is not sent any more, nor sent again: by then, a purge may have
 /// freed the name for another object (decision 19).
-pub(crate) const REMOVED_WITHIN: Duration = Duration::from_secs(60);
+const REMOVED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Until when what is decided on at this monotonic time may be removed.
+pub(crate) fn removed_until(decided: Duration) -> Duration {
+    match planted::is(Planted::RemovalWithoutDeadline) {
+        true => Duration::MAX,
+        false => decided.saturating_add(REMOVED_WITHIN),
+    }
+}
 
 /// The answer to a create-if-absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +82,10 @@ impl Stored {
     /// Tells this content from any other that the file has had: by its bytes and by its time.
     pub(crate) fn version(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (&self.bytes, self.modified.as_nanosecond()).hash(&mut hasher);
+        self.bytes.hash(&mut hasher);
+        if !planted::is(Planted::WatchedByContent) {
+            self.modified.as_nanosecond().hash(&mut hasher);
+        }
         hasher.finish()
     }
 }

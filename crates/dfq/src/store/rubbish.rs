@@ -7,10 +7,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::REMOVED_WITHIN;
 use super::objects::Objects;
+use super::removed_until;
 use crate::clock::{Env, lock};
 use crate::error::Result;
+use crate::planted::{self, Planted};
 
 /// Taken out when it holds so many tasks, or is so old: what one request removes at the most, and how
 /// long a finished task may look like a pending one.
@@ -101,7 +102,7 @@ impl<O: Objects> Rubbish<O> {
         };
         let now = self.env.monotonic();
         let tasks: Vec<Remains> =
-            tasks.into_iter().filter(|it| now.saturating_sub(it.since) < REMOVED_WITHIN).collect();
+            tasks.into_iter().filter(|it| now < removed_until(it.since)).collect();
         let mut emptied = Ok(());
         for some in tasks.chunks(FULL) {
             emptied = self.remove(some).await.and(emptied);
@@ -111,10 +112,13 @@ impl<O: Objects> Rubbish<O> {
 
     async fn remove(&self, some: &[Remains]) -> Result<()> {
         let oldest = some.iter().map(|it| it.since).min().unwrap_or_default();
-        let deadline = oldest.saturating_add(REMOVED_WITHIN);
+        let deadline = removed_until(oldest);
         let tasks: Vec<String> = some.iter().map(|it| it.task.clone()).collect();
-        self.objects.remove(&tasks, deadline).await?;
         let leases: Vec<String> = some.iter().flat_map(|it| it.leases.clone()).collect();
+        if planted::is(Planted::RubbishLeasesFirst) {
+            self.objects.remove(&leases, deadline).await?;
+        }
+        self.objects.remove(&tasks, deadline).await?;
         for some in leases.chunks(FULL) {
             self.objects.remove(some, deadline).await?;
         }

@@ -2,7 +2,7 @@
 //!
 //! Scheduled tasks come first: one that comes due meanwhile is then met twice, never missed.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -31,7 +31,7 @@ impl Transfer {
         tell: &mut (dyn FnMut(Event<'_>) + Send),
     ) -> Result<()> {
         // Where a task that is sent twice is there twice, what was met twice must be known here.
-        let mut met = (!self.to.capabilities().deduplicates).then(HashSet::<String>::new);
+        let mut met = (!self.to.capabilities().deduplicates).then(BTreeSet::<String>::new);
         for place in PLACES {
             let mut cursor = Some(ListCursor::at(place));
             while let Some(from) = cursor.take().filter(|from| from.place() == place) {
@@ -111,8 +111,9 @@ impl Transfer {
                     let wait = (wait + AFTER_A_LEASE).min(patience);
                     patience = patience.saturating_mul(2).min(self.lease.max(FIRST_LOOK));
                     tokio::select! {
-                        () = self.env.clock().sleep(wait) => {}
+                        biased;
                         () = self.stop.cancelled() => return Ok(()),
+                        () = self.env.clock().sleep(wait) => {}
                     }
                 }
                 // A run that was killed may have left what has gone already. A worker would clean it

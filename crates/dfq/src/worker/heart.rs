@@ -8,7 +8,7 @@
 //! - A lease is renewed until its task's end is recorded, also while that is being written.
 //! - A handler whose task an operator took away is told within [`LOOK_FOR_RECALLS`] and a renewal.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use crate::clock::{Env, Running, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::Meter;
 use crate::model::Receipt;
+use crate::planted::{self, Planted};
 use crate::queue::{Answers, Queue, WorkerRecord};
 
 /// How often a worker says that it is alive; where that takes a request, how often while it works, and while it has
@@ -56,6 +57,8 @@ struct Kept {
     recalled: bool,
     /// How many renewals in a row had no answer.
     silences: u32,
+    /// How many went through.
+    renewals: u32,
     /// Its handler is done: only the queue has yet to be told. Whether that can still be, it will say.
     handled: bool,
     /// It is handled, and its time is over, so it is not renewed any more.
@@ -94,8 +97,8 @@ struct Shared {
     concurrency: usize,
     meter: Meter,
     started_at: Timestamp,
-    kept: Mutex<HashMap<Receipt, Kept>>,
-    lost: Mutex<std::collections::HashSet<Receipt>>,
+    kept: Mutex<BTreeMap<Receipt, Kept>>,
+    lost: Mutex<BTreeSet<Receipt>>,
     /// By queue.
     counts: Vec<Counts>,
     stop: CancellationToken,
@@ -159,6 +162,7 @@ impl Heart {
             renewing: false,
             recalled: false,
             silences: 0,
+            renewals: 0,
             handled: false,
             ended: false,
         };
@@ -172,6 +176,11 @@ impl Heart {
         if let Some(kept) = lock(&self.shared.kept).get_mut(receipt) {
             kept.handled = true;
         }
+    }
+
+    /// How often this lease was renewed.
+    pub(super) fn renewals(&self, receipt: &Receipt) -> u32 {
+        lock(&self.shared.kept).get(receipt).map_or(0, |kept| kept.renewals)
     }
 
     /// Renews this lease no more.
@@ -193,7 +202,7 @@ impl Heart {
 
     /// The worker ends before the queues could be told of these: their leases run out.
     pub(super) fn leave_behind(&self) {
-        for (receipt, kept) in lock(&self.shared.kept).drain() {
+        for (receipt, kept) in std::mem::take(&mut *lock(&self.shared.kept)) {
             let key = receipt.key();
             tracing::error!(%key, "the result could not be recorded; the task is done again later");
             self.count(kept.queue, Became::Unrecorded);
@@ -264,6 +273,7 @@ impl Shared {
         let stopped_at = Some(self.env.clock().wall());
         let records = (0..self.queues.len()).map(|queue| self.record(queue, stopped_at));
         tokio::select! {
+            biased;
             _ = futures::future::join_all(records) => {}
             () = self.env.clock().sleep(LAST_RECORD) => {}
         }
@@ -324,10 +334,12 @@ impl Shared {
     /// Cancels the handlers of leases that have ended: others may have their tasks from now on.
     fn end_leases(&self, now: Duration) {
         let mut kept = lock(&self.kept);
-        for kept in kept.values_mut().filter(|kept| kept.handled) {
+        let told = !planted::is(Planted::HandlerNotTold);
+        for kept in kept.values_mut().filter(|kept| kept.handled || !told) {
             kept.ended |= now >= kept.until;
         }
-        for (receipt, lease) in kept.extract_if(|_, kept| !kept.handled && now >= kept.until) {
+        let ended = |kept: &Kept| told && !kept.handled && now >= kept.until;
+        for (receipt, lease) in kept.extract_if(.., |_, kept| ended(kept)) {
             let key = receipt.key();
             tracing::warn!(%key, "the lease ended before it could be renewed; its handler is cancelled");
             lease.cancelled.cancel();
@@ -390,6 +402,7 @@ impl Shared {
             match answer {
                 Ok(valid) => {
                     (lease.silences, lease.ended) = (0, false);
+                    lease.renewals = lease.renewals.saturating_add(1);
                     lease.renew_at = if lease.recalled { now } else { begun + every };
                     lease.until = lease.until.max(begun + valid);
                 }
@@ -437,8 +450,8 @@ impl Shared {
         let report = self.counts[index].report();
         let record = WorkerRecord {
             worker_id: queue.worker_id().to_owned(),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            pid: std::process::id(),
+            host: self.env.host().name.clone(),
+            pid: self.env.host().pid,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: self.started_at,
             seen_at: None,

@@ -1,6 +1,6 @@
 //! Telling the queue what became of tasks, many at a time.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::heart::Heart;
@@ -8,6 +8,7 @@ use super::{STOPPED, Settled, TaskResult, Until, Worker};
 use crate::clock::{Ended, Env};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::Receipt;
+use crate::planted::{self, Planted};
 use crate::queue::{Nack, Nacked, Queue, Release};
 
 /// A task whose handler is done, but of which the queue does not know yet.
@@ -23,6 +24,10 @@ pub(super) struct Finished {
     tries: u32,
     /// How often it said that this will not change by itself.
     refusals: u32,
+    /// When that was first, and how often its lease had been renewed until then.
+    failing: Option<(Duration, u32)>,
+    /// The store does not take note of this one, though it renews the lease all the time.
+    unheard: bool,
     /// Not to be told before this monotonic time.
     retry_at: Duration,
 }
@@ -30,7 +35,19 @@ pub(super) struct Finished {
 impl Finished {
     fn new(queue: usize, receipt: Receipt, result: TaskResult, ran: bool) -> Self {
         let (tries, refusals, retry_at) = (0, 0, Duration::ZERO);
-        Self { queue, receipt, result, ran, tries, refusals, retry_at }
+        let (failing, unheard) = (None, false);
+        Self { queue, receipt, result, ran, tries, refusals, failing, unheard, retry_at }
+    }
+
+    /// The store could not take note of it, again.
+    fn note_failure(&mut self, error: &Error, until: Until, now: Duration, renewals: u32) {
+        self.tries += 1;
+        self.refusals += u32::from(is_lasting(error, until));
+        let (since, before) = *self.failing.get_or_insert((now, renewals));
+        self.unheard = error.kind() == ErrorKind::Unavailable
+            && self.tries >= UNHEARD_TRIES
+            && renewals.saturating_sub(before) >= UNHEARD_RENEWALS
+            && now.saturating_sub(since) >= UNHEARD_FOR;
     }
 
     /// How long to wait before it is told again, more or less.
@@ -45,7 +62,7 @@ impl Finished {
 /// Tasks that this worker has.
 #[derive(Debug, Default)]
 pub(super) struct Running {
-    handled: HashMap<u64, (usize, Receipt)>,
+    handled: BTreeMap<u64, (usize, Receipt)>,
     unsettled: Vec<Finished>,
 }
 
@@ -76,7 +93,7 @@ impl Running {
 
     /// What handlers did not come to the end of is given back.
     pub(super) fn abandon(&mut self) {
-        for (_, (queue, receipt)) in self.handled.drain() {
+        for (_, (queue, receipt)) in std::mem::take(&mut self.handled) {
             let result = TaskResult::Release { reason: Some(STOPPED.into()), delay: None };
             self.unsettled.push(Finished::new(queue, receipt, result, true));
         }
@@ -134,6 +151,13 @@ pub enum Became {
 const LASTING_TRIES: u32 = 5;
 const REFUSED_PAUSE: Duration = Duration::from_secs(3);
 
+/// A store that is down is waited for. But if it has renewed the lease so often since it first could not take note of
+/// the result, and has been told so often, for so long, then that one place is broken, and nobody else would ever get
+/// the task.
+const UNHEARD_TRIES: u32 = 10;
+const UNHEARD_RENEWALS: u32 = 3;
+const UNHEARD_FOR: Duration = Duration::from_secs(10 * 60);
+
 /// How long a task waits whose result could not be recorded: who does it again at once fares no better. So long
 /// at first, then twice as long with each attempt, up to about an hour.
 const UNRECORDED_PAUSE: Duration = Duration::from_secs(60);
@@ -145,7 +169,7 @@ pub(super) struct Told {
     /// Could not be noted now, and are still ours.
     pub(super) again: Vec<Finished>,
     /// The queues that have taken note of something.
-    pub(super) recorded: HashSet<usize>,
+    pub(super) recorded: BTreeSet<usize>,
     /// Let go, because they cannot be recorded: the queue, and why.
     pub(super) unrecorded: Vec<(usize, Error)>,
 }
@@ -202,15 +226,16 @@ pub(super) async fn settle(
                 }
                 Err(error) => error,
             };
-            let key = finished.receipt.key();
+            let key = finished.receipt.key().clone();
             if !is_still_ours(&error) {
                 tracing::warn!(%key, %error, "task was not ours any more");
                 became(&finished, Became::Lost);
                 continue;
             }
-            finished.tries += 1;
-            finished.refusals += u32::from(is_lasting(&error, worker.until));
-            if last || finished.refusals >= LASTING_TRIES {
+            let renewals = heart.renewals(&finished.receipt);
+            finished.note_failure(&error, worker.until, worker.env.monotonic(), renewals);
+            let hopeless_now = finished.refusals >= LASTING_TRIES || finished.unheard;
+            if last || (hopeless_now && !planted::is(Planted::EndlessAck)) {
                 hopeless.push((finished, error));
             } else {
                 tracing::warn!(%key, %error, "the result could not be recorded; trying again");
@@ -233,10 +258,11 @@ async fn give_back(queue: &dyn Queue, hopeless: &[(Finished, Error)]) {
         let key = finished.receipt.key();
         tracing::error!(%key, %error, "the result cannot be recorded; the task will be done again");
     }
-    // A queue that does not answer will not answer now either. And a release that was refused is not repeated.
+    // A queue that does not answer at all will not answer now either. And a release that was refused is not repeated.
     let worth_it = |finished: &Finished, error: &Error| {
         let refused = matches!(finished.result, TaskResult::Release { .. });
-        !refused && error.kind() != ErrorKind::Unavailable && queue.capabilities().release
+        let answers = finished.unheard || error.kind() != ErrorKind::Unavailable;
+        !refused && answers && queue.capabilities().release
     };
     let releases = hopeless.iter().filter(|(finished, error)| worth_it(finished, error));
     let doublings = |finished: &Finished| {

@@ -1,7 +1,7 @@
 //! A worker at work: claim as many tasks as there is room for, run their handlers, settle what has
 //! finished, wait for news; at the end let handlers finish, and give back the rest.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -45,6 +45,7 @@ const WOKEN: Duration = Duration::from_secs(2);
 async fn news(worker: &Worker, listen: Duration, pause: Duration) {
     let waits = worker.queues.iter().map(|queue| queue.wait(listen));
     tokio::select! {
+        biased;
         _ = futures::future::select_all(waits) => {}
         () = worker.env.clock().sleep(pause), if pause < listen => {}
     }
@@ -173,7 +174,7 @@ impl<'a> Shift<'a> {
                 () = env.clock().sleep(self.running.retry_in(env.monotonic())), if self.retries() => {}
                 () = news(self.worker, listen, pause), if waits => {
                     self.idle = None;
-                    // Who was told of something, or wants to know whether that is all, looks itself.
+                    // A worker that was told of something looks itself. So does one that ends if nothing is left.
                     let others_will_do = env.monotonic() >= look_at && !self.awaits_end();
                     let woken = next.is_some_and(|next| next < rest);
                     let within = if woken { WOKEN } else { self.idle_for };
@@ -301,7 +302,7 @@ impl<'a> Shift<'a> {
     /// Ends the worker once it is plain that nothing it does can be recorded.
     fn count_unrecorded(
         &mut self,
-        recorded: &HashSet<usize>,
+        recorded: &BTreeSet<usize>,
         unrecorded: Vec<(usize, Error)>,
     ) -> Result<()> {
         for queue in recorded {
@@ -325,7 +326,7 @@ impl<'a> Shift<'a> {
     /// Runs the handler for a task that was claimed by a poll begun at `asked`.
     fn start(&mut self, queue: usize, delivery: Delivery, asked: Duration) {
         let receipt = delivery.receipt.clone();
-        let until = asked + delivery.valid_for;
+        let until = asked + delivery.lasts;
         if self.worker.env.monotonic() >= until {
             // The runtime was kept busy for so long that the lease may have run out meanwhile.
             self.running.add_unrun(queue, receipt, "its worker was too slow to start it");
@@ -412,6 +413,7 @@ impl<'a> Shift<'a> {
         tokio::pin!(patience);
         while !self.jobs.is_empty() {
             tokio::select! {
+                biased;
                 Some(handled) = self.jobs.next() => self.collect(handled),
                 () = &mut patience => break,
             }
@@ -421,6 +423,7 @@ impl<'a> Shift<'a> {
         // What is under way may have claimed something. But a store that does not answer keeps nobody.
         let worker = self.worker;
         tokio::select! {
+            biased;
             () = self.give_back() => {}
             () = too_long(worker) => tracing::error!("the store does not answer; not waiting for it"),
         }
@@ -464,8 +467,9 @@ async fn too_long(worker: &Worker) {
         env.clock().sleep(LAST_WORDS.1).await;
     };
     tokio::select! {
-        () = env.clock().sleep(LAST_WORDS.0) => {}
+        biased;
         () = hard => {}
+        () = env.clock().sleep(LAST_WORDS.0) => {}
     }
 }
 

@@ -1,6 +1,6 @@
 //! A purge frees names, and what is on its way to remove an old task must not meet a new one of that name.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -243,9 +243,9 @@ async fn pushers_and_purges_race() {
     let world = World::new().await;
     let id = |n: usize| TaskId::new(format!("t{n}")).unwrap();
     let task = move |n| NewTask::from_json("{}").unwrap().id(id(n));
-    let done: Arc<Mutex<HashMap<TaskId, usize>>> = Arc::default();
-    let mut created: HashMap<TaskId, usize> = HashMap::new();
-    let work = |queue: Arc<dyn Queue>, done: Arc<Mutex<HashMap<TaskId, usize>>>| async move {
+    let done: Arc<Mutex<BTreeMap<TaskId, usize>>> = Arc::default();
+    let mut created: BTreeMap<TaskId, usize> = BTreeMap::new();
+    let work = |queue: Arc<dyn Queue>, done: Arc<Mutex<BTreeMap<TaskId, usize>>>| async move {
         loop {
             let got = queue.poll(PollRequest::new(8)).await.unwrap();
             let (nothing, more) = (got.deliveries.is_empty(), got.idle.more);

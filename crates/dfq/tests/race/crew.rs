@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "the parent of real processes lives in real time")]
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(crate) struct Told {
     /// Everything that it pushed.
     pub(crate) tasks: Vec<String>,
     /// The journals of workers that were killed.
-    pub(crate) killed: HashSet<String>,
+    pub(crate) killed: BTreeSet<String>,
     pub(crate) journals: Vec<String>,
     pub(crate) stops: usize,
     pub(crate) setup: String,

@@ -3,7 +3,7 @@
 //! Whatever is held against the queue here is certain: "after" means that one call had returned
 //! before the other began.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use dfq::Receipt;
@@ -91,7 +91,7 @@ impl Findings {
     }
 
     fn read(&mut self, journal: &str, events: Vec<Event>) {
-        let mut own: HashMap<Receipt, Claim> = HashMap::new();
+        let mut own: BTreeMap<Receipt, Claim> = BTreeMap::new();
         let stray = |receipt: &Receipt| format!("{journal} did not claim {receipt}");
         for event in events {
             match event {

@@ -38,21 +38,12 @@ impl Part {
 fn record(context: &Context, queue: &dyn Queue, slots: usize) -> WorkerRecord {
     WorkerRecord {
         worker_id: queue.worker_id().to_owned(),
-        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        pid: std::process::id(),
+        host: context.env.host().name.clone(),
+        pid: context.env.host().pid,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started_at: context.env.clock().wall(),
-        seen_at: None,
-        stopped_at: None,
         concurrency: slots,
-        running: 0,
-        completed: 0,
-        retried: 0,
-        failed: 0,
-        released: 0,
-        lost: 0,
-        every_s: None,
-        requests: Counts::new(),
+        ..WorkerRecord::default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the queue's records say about how it went.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -26,7 +26,7 @@ pub(super) struct Proof {
 
 impl Proof {
     pub(super) async fn read(queue: &dyn Queue, ids: &[TaskId], killed: &Killed) -> Result<Self> {
-        let mut records: HashMap<TaskId, u64> = HashMap::new();
+        let mut records: BTreeMap<TaskId, u64> = BTreeMap::new();
         let mut taken_over = Vec::new();
         let mut cursor = Some(ListCursor::at(Place::Completed));
         while let Some(from) = cursor.take().filter(|from| from.place() == Place::Completed) {

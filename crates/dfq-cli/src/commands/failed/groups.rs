@@ -1,7 +1,7 @@
 //! Errors by kind: what differs from task to task (numbers, ids, addresses) is left out, so that alike
 //! errors count together. Memory is bounded: past so many kinds, the rest is one.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use dfq::TaskId;
 use jiff::Timestamp;
@@ -23,7 +23,7 @@ pub(super) struct Group {
 
 /// All kinds so far.
 #[derive(Default)]
-pub(super) struct Groups(HashMap<String, Group>);
+pub(super) struct Groups(BTreeMap<String, Group>);
 
 impl Groups {
     pub(super) fn add(&mut self, error: &str, id: &TaskId, at: Option<Timestamp>) {

@@ -17,9 +17,9 @@ const BATCH: usize = 1000;
 const BATCH_BYTES: usize = 8 << 20;
 
 /// A task as JSON, and the line it stood on.
-pub(super) struct Input {
+pub(crate) struct Input {
     pub(super) line: Option<u64>,
-    pub(super) json: String,
+    pub(crate) json: String,
 }
 
 /// Where tasks come from.
@@ -29,7 +29,7 @@ pub(super) enum Source {
 }
 
 #[derive(Clone, Copy)]
-enum Format {
+pub(crate) enum Format {
     Json,
     Text,
 }
@@ -126,7 +126,7 @@ fn read_lines(mut reader: impl BufRead, format: Format, sender: &mpsc::Sender<Re
 }
 
 /// The task on a line; none on an empty one.
-fn read_line(number: u64, line: Vec<u8>, format: Format) -> Result<Option<Input>> {
+pub(crate) fn read_line(number: u64, line: Vec<u8>, format: Format) -> Result<Option<Input>> {
     let not_text = |_| invalid(format!("line {number} is not UTF-8"));
     let line = String::from_utf8(line).map_err(not_text)?;
     let line = line.strip_suffix('\n').unwrap_or(&line);
@@ -142,7 +142,7 @@ fn read_line(number: u64, line: Vec<u8>, format: Format) -> Result<Option<Input>
 }
 
 /// Tasks given on the command line: JSON each, or key=value that make one object together.
-fn given(tasks: &[String]) -> Result<Vec<Input>> {
+pub(crate) fn given(tasks: &[String]) -> Result<Vec<Input>> {
     if let Some(pairs) = pairs(tasks) {
         let mut object = serde_json::Map::new();
         for (key, value) in pairs {

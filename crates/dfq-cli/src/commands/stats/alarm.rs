@@ -25,7 +25,7 @@ const METRICS: [&str; 10] = [
 
 /// One condition.
 #[derive(Clone, Debug)]
-pub(super) struct Alarm {
+pub(crate) struct Alarm {
     text: String,
     metric: &'static str,
     relation: Relation,

@@ -4,7 +4,7 @@
 //! anything is claimed. One that says so itself (126, 127) may mean the task, or the machine: only when
 //! many different tasks in a row end so, and none has ever been completed, is it the machine.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -13,7 +13,7 @@ use dfq::worker::{Stopper, TaskResult};
 
 /// `--halt`: so many failed commands, or such a part of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Limit {
+pub(crate) enum Limit {
     Count(u64),
     Percent(u64),
 }
@@ -51,7 +51,7 @@ pub(super) struct Halt {
     /// Some task was completed.
     works: AtomicBool,
     /// The last tasks, as long as the command could be run for none of them.
-    not_run: Mutex<HashSet<String>>,
+    not_run: Mutex<BTreeSet<String>>,
     reason: Mutex<Option<String>>,
     stopper: OnceLock<Stopper>,
 }

@@ -31,8 +31,16 @@ pub(super) struct Progress {
     /// To the thread that writes what commands print. Writing blocks when nobody reads (a pager that
     /// waits, a terminal that was stopped), and nothing else may block with it.
     writer: tokio::sync::mpsc::Sender<(Vec<u8>, Stream)>,
-    /// What that thread has not written yet, counted until it has.
-    unwritten: Arc<AtomicU64>,
+    writing: Arc<Writing>,
+}
+
+/// How far the thread that writes has come.
+#[derive(Default)]
+struct Writing {
+    /// What it has not written yet, counted until it has.
+    unwritten: AtomicU64,
+    /// It is at it now, and perhaps nobody reads.
+    busy: AtomicBool,
 }
 
 #[derive(Default)]
@@ -49,26 +57,24 @@ const RECENT: usize = 500;
 /// Writes that may wait for a slow reader before the commands themselves have to wait.
 const QUEUED_WRITES: usize = 64;
 
-/// How often to look, and after how long again, whether a slow reader has read all at the end. A machine
-/// that stalls costs the reader one look, not all.
-const LAST_WORDS: (u32, Duration) = (500, Duration::from_millis(2));
+/// A reader has stopped if so many looks in a row, so long apart, find the same write under way: after five seconds.
+/// A machine that stalls costs the reader one look, not all.
+const LAST_WORDS: (u32, Duration) = (2500, Duration::from_millis(2));
 
-fn write_all(
-    mut lines: Receiver<(Vec<u8>, Stream)>,
-    bar: Option<&ProgressBar>,
-    unwritten: &AtomicU64,
-) {
+fn write_all(mut lines: Receiver<(Vec<u8>, Stream)>, bar: Option<&ProgressBar>, writing: &Writing) {
     let mut unheard = false;
     while let Some((lines, stream)) = lines.blocking_recv() {
         let write = || match stream {
             Stream::Out => std::io::stdout().lock().write_all(&lines),
             Stream::Err => std::io::stderr().lock().write_all(&lines),
         };
+        writing.busy.store(true, Ordering::SeqCst);
         let written = match bar {
             Some(bar) => bar.suspend(write),
             None => write(),
         };
-        unwritten.fetch_sub(1, Ordering::SeqCst);
+        writing.busy.store(false, Ordering::SeqCst);
+        writing.unwritten.fetch_sub(1, Ordering::SeqCst);
         // The work goes on without a reader; but that is said once.
         if written.is_err() && !std::mem::replace(&mut unheard, true) {
             tracing::warn!("nobody reads what the commands print any more");
@@ -87,8 +93,8 @@ impl Progress {
             bar
         });
         let (writer, lines) = tokio::sync::mpsc::channel(QUEUED_WRITES);
-        let (above, unwritten) = (bar.clone(), Arc::new(AtomicU64::new(0)));
-        let left = Arc::clone(&unwritten);
+        let (above, writing) = (bar.clone(), Arc::new(Writing::default()));
+        let left = Arc::clone(&writing);
         let thread = std::thread::Builder::new().name("dfq-writer".to_owned());
         // Without the thread, sending fails and nothing is printed; the work goes on.
         #[allow(clippy::disallowed_methods, reason = "a terminal cannot be simulated")]
@@ -107,7 +113,7 @@ impl Progress {
             left_known: AtomicBool::new(false),
             recent: Mutex::default(),
             writer,
-            unwritten,
+            writing,
         }
     }
 
@@ -125,10 +131,10 @@ impl Progress {
 
     /// The same however quiet. Never waits: if whoever reads has stopped reading, it is left unsaid.
     pub(super) fn tell(&self, text: &str) {
-        self.unwritten.fetch_add(1, Ordering::SeqCst);
+        self.writing.unwritten.fetch_add(1, Ordering::SeqCst);
         let line = format!("dfq: {text}\n").into_bytes();
         if self.writer.try_send((line, Stream::Err)).is_err() {
-            self.unwritten.fetch_sub(1, Ordering::SeqCst);
+            self.writing.unwritten.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
@@ -136,18 +142,23 @@ impl Progress {
     pub(super) async fn pass_on(&self, lines: Vec<u8>, stream: Stream) {
         // An error means that there is no writer; a task that waits here may be dropped.
         if let Ok(permit) = self.writer.reserve().await {
-            self.unwritten.fetch_add(1, Ordering::SeqCst);
+            self.writing.unwritten.fetch_add(1, Ordering::SeqCst);
             permit.send((lines, stream));
         }
     }
 
-    /// Waits until all of it is written, but not long for a reader that has stopped.
-    pub(super) async fn flush(&self) {
+    /// Waits until all of it is written, but not long for a reader that has stopped. Answers whether it is.
+    pub(super) async fn flush(&self) -> bool {
         let (looks, pause) = LAST_WORDS;
-        for _ in 0..looks {
-            if self.unwritten.load(Ordering::SeqCst) == 0 {
-                return;
+        let (mut in_vain, mut before) = (0, 0);
+        loop {
+            let left = self.writing.unwritten.load(Ordering::SeqCst);
+            if left == 0 || in_vain >= looks || self.writer.is_closed() {
+                return left == 0;
             }
+            // A thread that has not come to write yet is only waiting for the machine.
+            let stuck = left == before && self.writing.busy.load(Ordering::SeqCst);
+            (in_vain, before) = (if stuck { in_vain + 1 } else { 0 }, left);
             self.env.clock().sleep(pause).await;
         }
     }

@@ -10,12 +10,13 @@ use std::time::Duration;
 use dfq::clock::Running;
 use dfq::worker::{Job, TaskResult};
 use futures::FutureExt;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
 
 use super::WorkContext;
+use super::answer;
 use super::child::{self, Group, describe};
 use super::once::{NOT_EXECUTABLE, NOT_FOUND, give_back, is_passing, stopped, was_stopped_with_us};
 use super::output::{Outlet, Stream, last_words};
@@ -37,18 +38,6 @@ struct TaskLine<'a> {
     receipt: String,
     queue: &'a str,
     task: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AnswerLine {
-    ok: Option<bool>,
-    retry: Option<String>,
-    fail: Option<String>,
-    release: Option<String>,
-    delay: Option<String>,
-    /// Which task it is about; need not be said.
-    id: Option<String>,
 }
 
 /// One child per slot, made when it is first needed.
@@ -334,7 +323,8 @@ impl Slot {
             match (&mut *stdout).take(LONGEST_ANSWER).read_until(b'\n', &mut answer).await {
                 Ok(0) => Turn::Silent("the command died in mid-task".to_owned()),
                 Err(error) => Turn::Broken(format!("the command cannot be heard: {error}")),
-                Ok(_) => parse(&answer, job.delivery.id().as_str(), names_tasks),
+                Ok(_) => answer::read(&answer, job.delivery.id().as_str(), names_tasks)
+                    .map_or_else(Turn::Broken, Turn::Answered),
             }
         };
         let overtime = async {
@@ -365,54 +355,6 @@ fn task_line(job: &Job) -> serde_json::Result<String> {
         task: &RawValue::from_string(task)?,
     };
     Ok(serde_json::to_string(&line)? + "\n")
-}
-
-fn parse(answer: &[u8], id: &str, names_tasks: &mut bool) -> Turn {
-    let text = String::from_utf8_lossy(answer);
-    let nonsense = |why: &str| {
-        let said = crate::output::cut(&crate::output::printable(text.trim()), 200);
-        Turn::Broken(format!("the command answered '{said}', which is not a valid answer ({why})"))
-    };
-    if !text.ends_with('\n') {
-        return Turn::Broken("the command died in mid-answer".to_owned());
-    }
-    let line: AnswerLine = match serde_json::from_str(&text) {
-        Ok(line) => line,
-        Err(error) => return nonsense(&error.to_string()),
-    };
-    let about = line.id.as_deref();
-    if about.is_some_and(|about| about != id) || (about.is_none() && *names_tasks) {
-        return nonsense(&format!("it was asked about '{}'", crate::output::printable(id)));
-    }
-    *names_tasks |= about.is_some();
-    let delay = match line.delay.as_deref().map(dfq::config::parse_duration).transpose() {
-        Ok(delay) => delay,
-        Err(error) => return nonsense(&error.to_string()),
-    };
-    Turn::Answered(match line {
-        AnswerLine {
-            ok: Some(true), retry: None, fail: None, release: None, delay: None, ..
-        } => TaskResult::Ack,
-        AnswerLine {
-            ok: None | Some(false),
-            retry: Some(error),
-            fail: None,
-            release: None,
-            ..
-        } => TaskResult::Retry { error, delay },
-        AnswerLine {
-            ok: None | Some(false),
-            retry: None,
-            fail: Some(reason),
-            release: None,
-            delay: None,
-            ..
-        } => TaskResult::Fail { reason },
-        AnswerLine {
-            ok: None | Some(false), retry: None, fail: None, release: Some(why), ..
-        } => TaskResult::Release { reason: Some(why), delay },
-        _ => return nonsense("one of ok, retry, fail and release is wanted"),
-    })
 }
 
 fn with_tail(what: String, outlet: &Outlet) -> String {

@@ -7,13 +7,13 @@
 
 use dfq::{Error, ErrorKind, Result};
 use serde_json::value::RawValue;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::refused;
 
 /// A command with placeholders.
 #[derive(Debug)]
-pub(super) struct Template {
+pub(crate) struct Template {
     pub(super) program: String,
     args: Vec<Vec<Part>>,
     allow_dash: bool,
@@ -60,7 +60,7 @@ const INTERPRETERS: [(&str, &str, &[&str]); 23] = [
 const AWK_PAIRS: [&str; 3] = ["-v", "-F", "-f"];
 
 impl Template {
-    pub(super) fn new(command: &[String], allow_dash: bool) -> anyhow::Result<Self> {
+    pub(crate) fn new(command: &[String], allow_dash: bool) -> anyhow::Result<Self> {
         let Some((program, args)) = command.split_first() else {
             return Err(crate::exit::invalid("no command: say what to run after `--`"));
         };
@@ -115,7 +115,7 @@ impl Template {
     }
 
     /// The arguments for a task.
-    pub(super) fn fill(&self, task: &str) -> Result<Vec<String>> {
+    pub(crate) fn fill(&self, task: &str) -> Result<Vec<String>> {
         let mut ends_options = false;
         let mut filled = Vec::with_capacity(self.args.len());
         for parts in &self.args {
@@ -230,7 +230,7 @@ fn raw_member<'a>(json: &'a str, path: &str) -> Option<&'a RawValue> {
         let item = *items.get(first.parse::<usize>().ok()?)?;
         return rest.map_or(Some(item), |rest| raw_member(item.get(), rest));
     }
-    let members: HashMap<String, &RawValue> = serde_json::from_str(json).ok()?;
+    let members: BTreeMap<String, &RawValue> = serde_json::from_str(json).ok()?;
     if let Some(found) = members.get(path) {
         return Some(found);
     }

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::*;
 
 fn message(body: &str, attributes: &[(&str, &str)]) -> Message {
@@ -35,8 +37,8 @@ fn an_object_is_the_payload_and_anything_else_is_its_text() {
     let others =
         ["hi", " ", "[1]", "null", "\"x\"", "{", "{}{}", "{\"_dfq\":", "\u{85}\t😀", "{a:1}"];
     for text in others {
-        let wrapped: HashMap<String, String> = serde_json::from_str(&payload(text)).unwrap();
-        assert_eq!(wrapped, HashMap::from([("body".to_owned(), text.to_owned())]));
+        let wrapped: BTreeMap<String, String> = serde_json::from_str(&payload(text)).unwrap();
+        assert_eq!(wrapped, BTreeMap::from([("body".to_owned(), text.to_owned())]));
     }
 }
 

@@ -5,7 +5,6 @@
 //! whether ours was done is not known), and folds server errors into text. So a refusal becomes an
 //! error that carries its status and code through the client unharmed.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -158,7 +157,11 @@ const MAX_RUNTIMES: usize = 8;
 #[derive(Debug)]
 struct Clients {
     options: ClientOptions,
-    by_runtime: Mutex<HashMap<tokio::runtime::Id, HttpClient>>,
+    #[allow(
+        clippy::disallowed_types,
+        reason = "an `Id` has no order; nobody goes through them all"
+    )]
+    by_runtime: Mutex<std::collections::HashMap<tokio::runtime::Id, HttpClient>>,
 }
 
 impl Clients {
@@ -308,8 +311,8 @@ fn key_of(request: &HttpRequest) -> String {
     key.unwrap_or_default()
 }
 
-/// The content of the first `<Code>` in an error document. In the answer to a bulk delete, that something was gone
-/// already is no trouble; Azure says so of each, and S3 says nothing.
+/// The content of the first `<Code>` in an error document. In the answer to a bulk delete, a code that says that an
+/// object was gone already is not an error: Azure sends one for each such object, S3 sends none.
 fn trouble_in(document: &str, of_removals: bool) -> String {
     let is_word = |code: &str| code.len() < 100 && code.bytes().all(|b| b.is_ascii_alphanumeric());
     let codes = document.split("<Code>").skip(1).filter_map(|rest| rest.split_once("</Code>"));

@@ -10,7 +10,7 @@ use object_store::path::Path;
 const NAMED: [(&str, &str); 2] = [("Contents", "Key"), ("CommonPrefixes", "Prefix")];
 
 /// The same listing without what cannot be ours.
-pub(super) fn without_foreign_keys(body: Bytes) -> Bytes {
+pub(crate) fn without_foreign_keys(body: Bytes) -> Bytes {
     let Ok(text) = std::str::from_utf8(&body) else { return body };
     let mut kept = None;
     for (element, name) in NAMED {
@@ -53,8 +53,8 @@ fn unescape(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('&') {
-        plain.push_str(&rest[..at]);
         let Some((name, after)) = rest[at + 1..].split_once(';') else { break };
+        plain.push_str(&rest[..at]);
         let number =
             name.strip_prefix('#').and_then(|number| match number.strip_prefix(['x', 'X']) {
                 Some(hex) => u32::from_str_radix(hex, 16).ok(),

@@ -23,6 +23,8 @@ mod uplink;
 
 use std::time::Duration;
 
+#[cfg(feature = "conformance")]
+pub(crate) use self::listing::without_foreign_keys;
 pub use self::objects::BucketObjects;
 pub use self::policy::{Dialect, policy};
 pub(crate) use self::raw::{Raw, RawAnswer};

@@ -19,7 +19,7 @@ use crate::clock::lock;
 /// Bodies of up to so many bytes are not held up, and not counted.
 const SMALL: u64 = 4 * 1024;
 
-/// Where that many may be sent at once, there is no limit any more. Nobody sends more for one batch.
+/// When so many uploads may be sent at once, the limit is lifted: one batch never sends more.
 const WIDEST: usize = 64;
 
 /// How many times slower than expected a line is taken for at the most.

@@ -6,7 +6,7 @@
 //! chosen call, so that every order of two verbs can be tried. Modification times can be those of a
 //! clock that a test puts forward.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
@@ -69,7 +69,7 @@ struct State {
     in_a_row: usize,
     most_in_a_row: usize,
     /// Files and folders that cannot be read, by their inodes.
-    spoilt: HashMap<u64, Errno>,
+    spoilt: BTreeMap<u64, Errno>,
     others: Option<(Moment, Others)>,
 }
 
@@ -235,16 +235,19 @@ impl<S> FaultSys<S> {
             }
             Some(Fault::Tear(at)) if at == number => {
                 state.dead = true;
+                drop(state);
                 half();
                 Err(DEAD)
             }
             Some(Fault::StopAfter(at)) if at == number => {
                 state.dead = true;
+                drop(state);
                 let _ = call();
                 Err(DEAD)
             }
             Some(Fault::Fail(at, errno)) if at == number => Err(errno),
             Some(Fault::Repeat(at)) if at == number && repeats => {
+                drop(state);
                 call()?;
                 call()
             }

@@ -17,14 +17,16 @@
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod fault;
+mod fresh;
 mod objects;
 mod publish;
 mod sys;
+mod torn;
 mod tree;
 mod versions;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -35,6 +37,7 @@ use rustix::io::Errno;
 use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
+use crate::planted::{self, Planted};
 use crate::store::{Created, EntryKind, Properties};
 
 pub use sys::{DirEntry, Meta, RealSys, Sys, SysResult};
@@ -57,7 +60,7 @@ struct Inner<S: Sys> {
     /// How files come to be. Found out by trying, once.
     means: OnceLock<Means>,
     /// Folders known to exist and to be folders, and which they were.
-    known: Mutex<HashMap<String, u64>>,
+    known: Mutex<BTreeMap<String, u64>>,
     /// A time with a fraction of a second was seen, so times here are fine enough to tell changes by.
     fine_times: AtomicBool,
     /// Makes names under `tmp/`: a nonce of this process, and a count.
@@ -270,7 +273,8 @@ impl<S: Sys> Inner<S> {
         }
         // Folders of due times come and go: remembering them would take memory without end.
         let is_scheduled = path.starts_with(layout::SCHEDULED);
-        if durable && !(is_scheduled && path.contains('/')) {
+        let syncs = durable && !planted::is(Planted::NewFolderNotSynced);
+        if syncs && !(is_scheduled && path.contains('/')) {
             self.sync_parent(path)?;
         }
         if !is_scheduled {
@@ -295,7 +299,8 @@ impl<S: Sys> Inner<S> {
             Err(Errno::NOENT) => return self.sync_parent(dir).map(drop),
             Err(errno) => return Err(self.failed("sync", dir, errno)),
         };
-        if lock(&self.known).get(dir) == Some(&inode) {
+        let is_known = lock(&self.known).get(dir) == Some(&inode);
+        if is_known || planted::is(Planted::NewFolderNotSynced) {
             return Ok(());
         }
         self.sync_parent(dir)?;
@@ -440,6 +445,9 @@ impl<S: Sys> Inner<S> {
             other => other,
         })?;
         drop(file);
+        if planted::is(Planted::ReplaceRemovesFirst) {
+            let _ = self.sys.unlink(at, path);
+        }
         let renamed = self.sys.rename(&self.root, &tmp, at, path);
         if renamed.is_err() {
             let _ = self.sys.unlink(&self.root, &tmp);

@@ -27,6 +27,7 @@ fn head_of(meta: &Meta) -> Head {
 
 impl<S: Sys> Inner<S> {
     pub(super) fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Option<Got>> {
+        self.ask_before_looking_at(name);
         let read = match range {
             None => self.sys.read(&self.root, name, layout::read_limit(name)),
             Some(range) => {
@@ -43,6 +44,7 @@ impl<S: Sys> Inner<S> {
     }
 
     fn head(&self, name: &str) -> Result<Option<Head>> {
+        self.ask_before_looking_at(name);
         match self.sys.stat(&self.root, name) {
             Ok(meta) if meta.kind == EntryKind::File => Ok(Some(head_of(&meta))),
             // A folder is not a name here, as in a bucket.

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::{Inner, PRUNED_RETRIES, Staged, Sys};
 use crate::error::Result;
 use crate::layout;
+use crate::planted::{self, Planted};
 use crate::store::Created;
 
 /// The folder that a path's last name is in.
@@ -39,6 +40,9 @@ impl<S: Sys> Inner<S> {
     }
 
     fn publish_chunk(&self, tasks: &[(String, Vec<u8>)], durable: bool) -> Vec<Result<Created>> {
+        if planted::is(Planted::TornTask) {
+            return tasks.iter().map(|(to, bytes)| self.publish_torn(to, bytes)).collect();
+        }
         let staged: Vec<_> = tasks
             .iter()
             .map(|(_, bytes)| self.stage_folder(layout::TASK, bytes, durable))
@@ -48,7 +52,7 @@ impl<S: Sys> Inner<S> {
             .zip(tasks)
             .map(|(staged, (to, _))| self.move_in(staged?, to, durable))
             .collect();
-        self.sync_parents(tasks, moved, durable)
+        self.sync_parents(tasks, moved, durable && !planted::is(Planted::PushNameNotSynced))
     }
 
     pub(super) fn stage_folder(
@@ -95,8 +99,14 @@ impl<S: Sys> Inner<S> {
     ) -> Result<Created> {
         let StagedFolder { dir, name, file } = staged;
         let synced = if durable {
-            let file_synced = self.sys.sync_file(&file);
-            file_synced.and_then(|()| self.sys.sync_dir(&self.root, &dir)).map(drop)
+            let file_synced = match planted::is(Planted::PushNotSynced) {
+                true => Ok(()),
+                false => self.sys.sync_file(&file),
+            };
+            match planted::is(Planted::PushFolderNotSynced) {
+                true => file_synced,
+                false => file_synced.and_then(|()| self.sys.sync_dir(&self.root, &dir)).map(drop),
+            }
         } else if self.properties.notices_changes {
             Ok(())
         } else {
@@ -154,6 +164,9 @@ impl<S: Sys> Inner<S> {
     }
 
     fn commit_chunk(&self, records: &[(String, Vec<u8>)], durable: bool) -> Vec<Result<Created>> {
+        if planted::is(Planted::TornRecord) {
+            return records.iter().map(|(path, bytes)| self.create_torn(path, bytes)).collect();
+        }
         let staged: Vec<_> =
             records.iter().map(|(path, bytes)| self.stage_record(path, bytes, durable)).collect();
         let placed = staged
@@ -161,7 +174,7 @@ impl<S: Sys> Inner<S> {
             .zip(records)
             .map(|(staged, (path, bytes))| self.name_record(staged?, path, bytes, durable))
             .collect();
-        self.sync_parents(records, placed, durable)
+        self.sync_parents(records, placed, durable && !planted::is(Planted::RecordNameNotSynced))
     }
 
     fn stage_record(&self, path: &str, bytes: &[u8], durable: bool) -> Result<Staged<S::File>> {
@@ -192,6 +205,7 @@ impl<S: Sys> Inner<S> {
     ) -> Result<Created> {
         for _ in 0..PRUNED_RETRIES {
             let synced = match staged.file() {
+                _ if planted::is(Planted::RecordNotSynced) => Ok(()),
                 Some(file) if durable => self.sys.sync_file(file),
                 _ => Ok(()),
             };

@@ -13,6 +13,7 @@ use super::publish::parent;
 use super::{Cursor, Filesystem, Inner, Means, PreparedLease, Sys, TaskDir};
 use crate::error::{ErrorKind, Result};
 use crate::layout;
+use crate::planted::{self, Planted};
 use crate::store::{
     Created, Entry, EntryKind, Folders, Page, Probe, Stamp, Stored, StoredTask, Tree,
 };
@@ -35,6 +36,7 @@ impl<S: Sys> Inner<S> {
     }
 
     fn exists(&self, path: &str) -> Result<bool> {
+        self.ask_before_looking_at(path);
         self.sys.exists(&self.root, path).map_err(|errno| self.failed("look at", path, errno))
     }
 
@@ -121,6 +123,11 @@ impl<S: Sys> Inner<S> {
 
     fn clean(&self, task_dir: &TaskDir<S>, finished: bool, leases: &[u32]) -> Result<()> {
         let unlink = |name: &str| self.unlink_in(task_dir, name);
+        if planted::is(Planted::LeasesBeforeTask) {
+            self.leases(task_dir)?
+                .into_iter()
+                .try_for_each(|it| unlink(&layout::lease_name(it)))?;
+        }
         if finished {
             unlink(layout::TASK)?;
         }
@@ -184,6 +191,10 @@ impl<S: Sys> Inner<S> {
         prepared: &PreparedLease<S>,
     ) -> Result<Created> {
         let name = layout::lease_name(attempt);
+        if planted::is(Planted::CreateReplaces) {
+            let replaced = self.overwrite(&task_dir.dir, &name, &prepared.bytes);
+            return Ok(replaced.map_or(Created::Exists, |()| Created::New));
+        }
         let linked = match &prepared.tmp {
             Some(tmp) => self.sys.link(tmp, &task_dir.dir, &name, &self.root),
             None => Err(Errno::NOENT),
@@ -273,6 +284,10 @@ impl<S: Sys> Folders for Filesystem<S> {
     }
 
     async fn stamp(&self, dir: &str, now: Timestamp) -> Result<Option<Stamp>> {
+        // By others something is only found later. By this it is decided which life comes next.
+        if dir.starts_with(layout::FLOORS) {
+            self.inner.ask_about(dir);
+        }
         match self.inner.sys.stat(&self.inner.root, dir) {
             // A folder changed within the current tick can change again without showing it.
             Ok(meta) if meta.modified + self.inner.time_resolution() * 2 >= now => Ok(None),
@@ -307,7 +322,7 @@ impl<S: Sys> Tree for Filesystem<S> {
 
     async fn promote(&self, from: &str, to: &str, durable: bool) -> Result<Created> {
         let moved = self.inner.rename_folder(from, to, durable)?;
-        if durable {
+        if durable && !planted::is(Planted::PromoteNotSynced) {
             self.inner.sync_names(to.rsplit_once('/').map_or(".", |(dir, _)| dir))?;
         }
         Ok(moved.unwrap_or(Created::Exists))

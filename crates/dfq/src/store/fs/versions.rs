@@ -22,7 +22,7 @@
 //! What a crash can leave: something in `tmp/`, a version that is superseded and not marked, or marks that are old.
 //! The next writers clean that up.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ const MOST_HINTS: usize = 10_000;
 const FIRST: &str = "1";
 
 /// Where the versions of names were last seen to end, and when; to lose this costs a listing.
-pub(super) type Heads = Mutex<HashMap<String, (u64, Duration)>>;
+pub(super) type Heads = Mutex<BTreeMap<String, (u64, Duration)>>;
 
 fn tag(number: u64, inode: u64) -> String {
     format!("{number}.{inode}")
