@@ -219,8 +219,6 @@ planted! {
     /// What a push found there is not made durable before it is answered `pending` or `finished`. A power cut takes
     /// it, and nobody pushes it again.
     AnswerNotSecured, "answer-not-secured", "durability: push";
-    /// A due task is not synced into `pending/`. After a power cut it may be in neither place.
-    PromoteNotSynced, "promote-not-synced", "durability: due task";
     /// A later attempt is handed out before its number is durable. After a power cut its fencing token comes again.
     LaterClaimNotSynced, "later-claim-not-synced", "durability: claim of attempt 2";
     /// Clean-up for another's record does not sync that record's folder. After a power cut both it and the task have
@@ -228,6 +226,8 @@ planted! {
     OthersRecordNotSynced, "others-record-not-synced", "durability: clean-up";
     /// A purge does not sync its file of floors. After a power cut the records have gone and numbers come again.
     FloorNotSynced, "floor-not-synced", "durability: purge";
+    /// What a purge has cleaned up is not made durable before the record goes.
+    RemainsNotSynced, "remains-not-synced", "durability: purge";
 
     // Purges on disk (decision 21).
 
@@ -244,6 +244,21 @@ planted! {
     /// A push does not look for a record of its life after its task has appeared. If that life was lived in between,
     /// the task is removed as what is left of it.
     PushWithoutRecordLook, "push-without-record-look", "push, step 4";
+    /// A push whose answer was lost finds its task, and does not look for a record after that. If it came late, the
+    /// task is removed as what is left of an earlier one.
+    LatePushBelieved, "late-push-believed", "push, step 4";
+    /// What a lease or a backoff says of its end is believed, however far away that is since the clock was set back.
+    FutureBelieved, "future-believed", "judging 6";
+    /// Of several heartbeats, each says how long its lease holds from its own end, not from that of the last.
+    HeartbeatsCountAlone, "heartbeats-count-alone", "promise 3";
+    /// A delayed push whose answer was lost does not look whose task it is that it finds.
+    DelayedNotReadBack, "delayed-not-read-back", "rule 2";
+    /// A clock that shows a whole second by chance is taken for one that shows only those.
+    ClockReadOnce, "clock-read-once", "claim, step 1";
+    /// A worker looks in every poll at what cannot be claimed.
+    NothingRests, "nothing-rests", "promise 6";
+    /// Whoever opens a queue while another makes it takes it for a tree that was there before, with other settings.
+    MakingNotNoticed, "making-not-noticed", "opening";
 
     // Owners and workers.
 

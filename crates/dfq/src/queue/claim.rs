@@ -232,20 +232,6 @@ impl<T: Tree> Core<T> {
         Ok((low..=high).contains(&version))
     }
 
-    /// Whether leases of this length mean something on this store.
-    pub(super) fn check_length(&self, length: Duration) -> Result<()> {
-        crate::model::check_lease(length)?;
-        let least = self.tree.time_resolution() * 5;
-        if length < least {
-            return Err(Error::invalid(format!(
-                "a lease of {length:?} is too short for this store, whose times tell only {:?} \
-                 apart; use {least:?} or more",
-                self.tree.time_resolution()
-            )));
-        }
-        Ok(())
-    }
-
     /// The looks after the create. If they fail, the lease is taken back: nobody knows of it.
     async fn check_claim(
         &self,

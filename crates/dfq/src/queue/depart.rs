@@ -31,7 +31,7 @@ impl<T: Tree> Core<T> {
         self.apply_notes(&mut *self.discovery.lock().await);
         // How finely the store's times can be told apart is known once its clock was read.
         let possible = match self.now().await {
-            Ok(_) => self.check_length(lease),
+            Ok(_) => self.check_length(lease).await,
             Err(error) => Err(error),
         };
         match possible {

@@ -78,7 +78,12 @@ impl<T: Tree> Core<T> {
             let length = current.length(self.settings.lease);
             let length = Duration::try_from(length).unwrap_or(Duration::ZERO);
             now.steady = lock(&self.clock).steady_for(length, mono);
-            now.watched = lock(&self.known).watched_for(key, current, length, mono);
+            // A backoff is watched only where its end on the store's clock cannot be believed.
+            let waits = match current.modified > store {
+                true => Duration::try_from(current.waits()).unwrap_or(Duration::ZERO),
+                false => Duration::ZERO,
+            };
+            now.watched = lock(&self.known).watched_for(key, current, length.max(waits), mono);
         }
         Ok((judge::judge(history, now, self.settings.lease), (store, mono)))
     }

@@ -31,6 +31,11 @@ const MOST_BY_NAME: u32 = 64;
 /// an owner which nobody told that its task is gone never meets another of its name.
 const LOOK_EVERY: Duration = Duration::from_secs(1800);
 
+/// How often a clock is read that seems to tell whole seconds only, and how long apart: longer than any clock ticks.
+const CLOCK_LOOKS: u32 = 3;
+const BETWEEN_TICKS: Duration = Duration::from_millis(30);
+const CLOCK_LOOKS_AT_ONCE: u32 = 3000;
+
 /// A task that this process holds.
 pub(super) struct Held<T: Tree> {
     pub(super) task_dir: T::TaskDir,
@@ -76,11 +81,19 @@ impl<T: Tree> Core<T> {
             if answer.as_ref().is_err_and(is_lost) {
                 self.let_go(&receipt);
             }
-            answer
+            (answer, self.env.monotonic())
         };
-        self.each(receipts.into_iter().map(renewing).collect()).await
+        let renewed = self.each(receipts.into_iter().map(renewing).collect()).await;
+        // Some have waited for others, and may have run out meanwhile.
+        let now = self.env.monotonic();
+        let left = |(until, answered): (Result<Duration>, Duration)| {
+            let from = if planted::is(Planted::HeartbeatsCountAlone) { answered } else { now };
+            until.map(|until| until.saturating_sub(from))
+        };
+        renewed.into_iter().map(left).collect()
     }
 
+    /// Answers until when it is ours, by the monotonic clock.
     async fn renew(&self, receipt: &Receipt) -> Result<Duration> {
         let held = self.held(receipt).await?;
         let mut holding = held.holding.lock().await;
@@ -159,7 +172,7 @@ impl<T: Tree> Core<T> {
         holding.until = before + length.saturating_sub(self.margin(length));
         *lock(&held.end) = before + length;
         self.note(Note::Rests(receipt.key().clone(), before + length));
-        Ok(holding.until.saturating_sub(after))
+        Ok(holding.until)
     }
 
     /// The task of a receipt: one that this process claimed, or one that another process claimed and
@@ -225,6 +238,33 @@ impl<T: Tree> Core<T> {
             return Duration::ZERO;
         }
         (lease / 10).min(Duration::from_secs(10)).max(self.tree.time_resolution())
+    }
+
+    /// Whether leases of this length mean something on this store.
+    pub(super) async fn check_length(&self, length: Duration) -> Result<()> {
+        crate::model::check_lease(length)?;
+        let least = || self.tree.time_resolution() * 5;
+        // By chance a time has no fraction of a second: where clocks tick every 4 ms, one in 250.
+        let rereads = self.tree.properties().blocking && !planted::is(Planted::ClockReadOnce);
+        // Without a runtime nobody can sleep, and reading takes its time too.
+        let sleeps = self.env.is_running();
+        let mut looks = if sleeps { CLOCK_LOOKS } else { CLOCK_LOOKS_AT_ONCE };
+        while length < least() && looks > 0 && rereads {
+            looks -= 1;
+            if sleeps {
+                self.env.clock().sleep(BETWEEN_TICKS).await;
+            }
+            self.sample_clock().await?;
+        }
+        if length < least() {
+            return Err(Error::invalid(format!(
+                "a lease of {length:?} is too short for this store, whose times tell only {:?} \
+                 apart; use {:?} or more",
+                self.tree.time_resolution(),
+                least()
+            )));
+        }
+        Ok(())
     }
 
     /// Ours by the clock.

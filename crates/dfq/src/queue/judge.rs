@@ -58,6 +58,12 @@ impl Seen {
         self.lease.as_ref().map_or(default, Lease::length)
     }
 
+    /// How long nobody may have the task, from when that was written.
+    pub(super) fn waits(&self) -> SignedDuration {
+        let until = self.lease.as_ref().and_then(|lease| lease.not_before);
+        until.map_or(SignedDuration::ZERO, |until| until.duration_since(self.modified))
+    }
+
     pub(super) fn worker_id(&self) -> &str {
         self.lease.as_ref().map_or("(unreadable lease)", |lease| &lease.worker_id)
     }
@@ -114,6 +120,19 @@ pub(super) struct Now {
     pub(super) watched: Duration,
 }
 
+impl Now {
+    /// When something ends: as it is written, or sooner if the clock was set back and this process has watched the file
+    /// for as long as it was meant to last.
+    fn watched_out(self, lasts: SignedDuration, ends: Timestamp) -> Timestamp {
+        if planted::is(Planted::FutureBelieved) {
+            return ends;
+        }
+        let watched = SignedDuration::try_from(self.watched).unwrap_or(SignedDuration::MAX);
+        let left = lasts.saturating_sub(watched);
+        ends.min(self.store.saturating_add(left).unwrap_or(Timestamp::MAX))
+    }
+}
+
 /// Judges a task by all its lease files, ascending.
 pub(super) fn judge(history: &[Seen], now: Now, queue_lease: Duration) -> Judgement {
     let Some(current) = current(history) else { return Judgement::Free };
@@ -121,10 +140,14 @@ pub(super) fn judge(history: &[Seen], now: Now, queue_lease: Duration) -> Judgem
         (current.state(), &current.lease)
         && !planted::is(Planted::EndedLeaseHolds)
     {
-        return match lease.not_before {
+        let waits = lease.not_before.filter(|until| *until > now.store);
+        return match waits {
             _ if planted::is(Planted::BackoffIgnored) => Judgement::Free,
-            Some(until) if until > now.store => Judgement::Backoff(until),
-            _ => Judgement::Free,
+            Some(until) => match now.watched_out(current.waits(), until) {
+                until if until > now.store => Judgement::Backoff(until),
+                _ => Judgement::Free,
+            },
+            None => Judgement::Free,
         };
     }
     match &current.lease {
@@ -143,7 +166,7 @@ pub(super) fn judge(history: &[Seen], now: Now, queue_lease: Duration) -> Judgem
     if (now.steady && runs_out <= now.store) || unchanged {
         Judgement::Stale
     } else {
-        Judgement::Held(runs_out)
+        Judgement::Held(now.watched_out(current.length(queue_lease), runs_out))
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::judge::Seen;
 use super::pages::MetLease;
 use crate::model::TaskKey;
+use crate::planted::{self, Planted};
 
 /// The most tasks remembered as resting: 36 MB. What is beyond it is looked at in every round.
 const MAX_RESTING: usize = 1_800_000;
@@ -154,7 +155,7 @@ impl Known {
     }
 
     fn remember(&mut self, task: u64, until: Duration) {
-        if self.resting.len() < MAX_RESTING {
+        if self.resting.len() < MAX_RESTING && !planted::is(Planted::NothingRests) {
             self.resting.insert(task, Centis::since(self.epoch, until));
         }
     }

@@ -179,7 +179,17 @@ impl<T: Tree> Core<T> {
         }
     }
 
-    /// The same for a folder that is open. The look is at this very folder: one that has no task now
+    /// The same, and what went from its folder stays away, should the folder itself stay.
+    pub(super) async fn clean_for_good(&self, key: &TaskKey) -> Result<()> {
+        let Some(task_dir) = self.tree.open(&self.task_dir(key)).await? else { return Ok(()) };
+        self.clean_task_dir(key, &task_dir).await?;
+        match self.durable() && !planted::is(Planted::RemainsNotSynced) {
+            true => self.tree.secure_leases(&task_dir).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Cleans up a folder that is open. The look is at this very folder: one that has no task now
     /// never will, whatever its name comes to stand for.
     pub(super) async fn clean_task_dir(&self, key: &TaskKey, task_dir: &T::TaskDir) -> Result<()> {
         // Where a task's folder is only a name, a new task may come to it: what was there before the look is all

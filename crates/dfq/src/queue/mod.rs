@@ -114,7 +114,7 @@ pub trait Queue: Send + Sync {
     /// together with other things. To be called at the end, though the queue may be used again; who
     /// does not costs others some looks and some waiting, and nothing else.
     async fn close(&self);
-    /// Renews leases; answers for how long each holds from now. An error of the kind `ClaimLost` or
+    /// Renews leases; answers for how long each holds from now: zero, if it ran out while others were renewed. An error of the kind `ClaimLost` or
     /// `AlreadyCompleted` means: stop working on it.
     async fn heartbeat(&self, receipts: Vec<Receipt>) -> Answers<Duration>;
     /// Whether an operator may have taken tasks away since this was last asked: then their holders should

@@ -5,16 +5,24 @@ use crate::format;
 use crate::layout::{self, Shard};
 use crate::model::{Layout, Settings};
 use crate::options::OpenOptions;
+use crate::planted::{self, Planted};
 use crate::queue::trust;
 use crate::store::{Created, EntryKind, Tree};
 
 /// The queue's settings: as recorded, as recognised, or newly made.
 pub(super) async fn resolve_settings<T: Tree>(tree: &T, options: &OpenOptions) -> Result<Settings> {
     let address = &tree.properties().address;
-    if let Some(stored) = tree.read(layout::SETTINGS).await? {
-        return format::decode_settings(&stored.bytes).map_err(|e| e.context(address));
+    if let Some(settings) = recorded(tree).await? {
+        return Ok(settings);
     }
     let root = tree.list_folder(".", None, 64).await?.entries;
+    // Another may have made the queue since, and its settings come before all else in it.
+    if !root.is_empty()
+        && !planted::is(Planted::MakingNotNoticed)
+        && let Some(settings) = recorded(tree).await?
+    {
+        return Ok(settings);
+    }
     let pending = root.iter().any(|e| e.name == layout::PENDING && e.kind == EntryKind::Folder);
     if pending {
         let layout = recognise_layout(tree).await?;
@@ -47,13 +55,17 @@ pub(super) async fn resolve_settings<T: Tree>(tree: &T, options: &OpenOptions) -
             Ok(settings)
         }
         // Somebody else was faster: their settings count.
-        Created::Exists => match tree.read(layout::SETTINGS).await? {
-            Some(stored) => format::decode_settings(&stored.bytes),
-            None => {
-                Err(Error::new(ErrorKind::Unavailable, format!("'{address}' is being removed")))
-            }
-        },
+        Created::Exists => recorded(tree).await?.ok_or_else(|| {
+            Error::new(ErrorKind::Unavailable, format!("'{address}' is being removed"))
+        }),
     }
+}
+
+/// What `queue.json` says, if it is there.
+async fn recorded<T: Tree>(tree: &T) -> Result<Option<Settings>> {
+    let Some(stored) = tree.read(layout::SETTINGS).await? else { return Ok(None) };
+    let settings = format::decode_settings(&stored.bytes);
+    settings.map(Some).map_err(|error| error.context(&tree.properties().address))
 }
 
 /// The layout of a tree that does not say: flat, as the seeds', unless what lies under `pending/` are

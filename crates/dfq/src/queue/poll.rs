@@ -85,7 +85,7 @@ impl<T: Tree> Core<T> {
         let for_all = turn.is_for_all();
         let mut upkeep = self.keep_up(for_all, for_all).await?;
         // Only now is it known how finely the store's times can be told apart.
-        self.check_length(length)?;
+        self.check_length(length).await?;
         if upkeep.paused {
             polled.idle.paused = true;
             return Ok(polled);
@@ -183,11 +183,11 @@ impl<T: Tree> Core<T> {
         }
         let claimed = std::mem::take(&mut polled.deliveries);
         let (secured, insecure) = self.secure_claims(claimed, began + length / 2).await;
-        polled.deliveries = self.still_ours(secured, began);
+        polled.deliveries = secured;
         let failed = failed.or(insecure);
         let failed = failed.or_else(|| troubles.pop().filter(|_| polled.deliveries.is_empty()));
-        match failed {
-            Some(error) if polled.deliveries.is_empty() => return Err(error),
+        match &failed {
+            Some(error) if polled.deliveries.is_empty() => return Err(error.clone()),
             // What was claimed so far must reach the worker, or it would sit out its lease.
             Some(error) => {
                 tracing::warn!(%error, "poll cut short");
@@ -206,7 +206,14 @@ impl<T: Tree> Core<T> {
         let now = self.env.monotonic();
         let soonest = lock(&self.known).soonest().map(|at| at.saturating_sub(now));
         polled.idle.next = soonest.into_iter().chain(upkeep.next_due).min();
-        Ok(polled)
+        // Last of all: nothing is waited for any more.
+        let claimed = polled.deliveries.len();
+        polled.deliveries = self.still_ours(polled.deliveries, began);
+        polled.idle.more |= polled.deliveries.len() < claimed;
+        match failed {
+            Some(error) if polled.deliveries.is_empty() => Err(error),
+            _ => Ok(polled),
+        }
     }
 
     /// Makes the numbers of later attempts durable before anybody hears of them: a fencing token must not come

@@ -4,6 +4,7 @@
 //! floor sees to that (`floors`), in a bucket a condition and a delay (decision 19). What somebody may still be
 //! working on is not touched.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -174,15 +175,13 @@ impl<T: Tree> Core<T> {
     ) -> Result<u64> {
         let (mut removed, mut rest, mut scheduled) = (0, lives.iter(), None);
         if planted::is(Planted::FloorsAfterwards) {
-            for (life, _) in lives {
-                removed += self.remove_lives(life, age).await?;
-            }
+            removed += self.remove_lives(lives, age).await?;
         }
         while let Err(error) = self.raise_floors(shard, lives, now).await {
             if error.kind() != ErrorKind::Full {
                 return Err(error);
             }
-            let Some((life, _)) = rest.next() else {
+            let Some(one) = rest.next() else {
                 if removed == 0 {
                     return Err(error);
                 }
@@ -193,37 +192,56 @@ impl<T: Tree> Core<T> {
                 scheduled = Some(self.scheduled_lives().await?);
             }
             let scheduled = scheduled.get_or_insert_default();
-            if !self.lives_again(life, scheduled).await? {
-                removed += self.remove_lives(life, age).await?;
+            if !self.lives_again(&one.0, scheduled).await? {
+                removed += self.remove_lives(std::slice::from_ref(one), age).await?;
             }
         }
-        for (life, _) in lives {
-            removed += self.remove_lives(life, age).await?;
-        }
-        Ok(removed)
+        Ok(removed + self.remove_lives(lives, age).await?)
     }
 
-    /// Removes the records of a life and of all before it, and what is left of their tasks; answers how many
-    /// records that were.
-    async fn remove_lives(&self, last: &TaskKey, age: Age) -> Result<u64> {
-        let mut removed = 0;
-        for life in down_from(last) {
-            // Its remains, if a crash left any, would be a task again without the record.
-            match self.clean_finished(&life).await {
-                Err(error) if self.is_bad_itself(&error).await => {
-                    tracing::warn!(%error, "record kept, for what is left of its task");
+    /// Removes the records of these lives and of all before them, and what is left of their tasks; answers how many
+    /// records that were. The remains, if a crash left any, would be a task again without the record. So they go
+    /// first, for good: a power cut does not bring them back once the record has gone.
+    async fn remove_lives(&self, lives: &[(TaskKey, u64)], age: Age) -> Result<u64> {
+        let (mut removed, mut cleaned) = (0, BTreeMap::new());
+        for (last, _) in lives {
+            for life in down_from(last) {
+                // Those below it are, too.
+                if cleaned.contains_key(&life) {
                     break;
                 }
-                cleaned => cleaned?,
+                match self.clean_for_good(&life).await {
+                    Err(error) if self.is_bad_itself(&error).await => {
+                        tracing::warn!(%error, "record kept, for what is left of its task");
+                        break;
+                    }
+                    cleaned => cleaned?,
+                }
+                // Looked at again: another purge may have come between.
+                let old = self.records_of_age(&life, age).await?;
+                if old.is_empty() {
+                    break;
+                }
+                cleaned.insert(life, old);
+                if cleaned.len() >= TOGETHER {
+                    removed += self.remove_records_of(std::mem::take(&mut cleaned)).await?;
+                }
             }
-            // Looked at again: another purge may have come between.
-            let records = self.records_of_age(&life, age).await?;
-            if records.is_empty() {
-                break;
-            }
-            removed += records.len() as u64;
-            for outcome in records {
-                self.tree.remove_file(&self.record_path(outcome, &life)).await?;
+        }
+        Ok(removed + self.remove_records_of(cleaned).await?)
+    }
+
+    /// Removes records, once it is durable that nothing is left of their tasks; answers how many.
+    async fn remove_records_of(&self, lives: BTreeMap<TaskKey, Vec<Outcome>>) -> Result<u64> {
+        let task_dirs: Vec<String> = lives.keys().map(|life| self.task_dir(life)).collect();
+        let durable = self.durable() && !planted::is(Planted::RemainsNotSynced);
+        self.tree.secure(&task_dirs, durable).await?;
+        let mut removed = 0;
+        // From the last life down: without a floor, a life that is missing would hide those above it.
+        for (life, outcomes) in lives.iter().rev() {
+            for outcome in outcomes {
+                self.tree.remove_file(&self.record_path(*outcome, life)).await?;
+                removed += 1;
             }
         }
         Ok(removed)

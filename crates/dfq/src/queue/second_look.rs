@@ -9,7 +9,7 @@ use super::push::{Plan, Push};
 use super::strategy::Forgetting;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
-use crate::layout::{self, Due};
+use crate::layout;
 use crate::model::TaskKey;
 use crate::planted::{self, Planted};
 use crate::store::{Created, Tree};
@@ -87,13 +87,18 @@ impl<T: Tree> Core<T> {
             }
             return is_created;
         }
-        if push.task.is_delayed() {
-            return match self.is_scheduled_by(push, key).await? {
-                true => is_created,
-                false => Ok(Some(Pushed::Pending(key.clone()))),
-            };
+        if push.task.is_delayed() && planted::is(Planted::DelayedNotReadBack) {
+            return Ok(Some(Pushed::Pending(key.clone())));
         }
-        let Some(bytes) = self.pending_task(key).await? else {
+        // A delayed one stands where it exists, or has become due since.
+        let mut there = None;
+        if push.task.is_delayed() {
+            there = self.tree.read(&layout::task_file(dir)).await?.map(|stored| stored.bytes);
+        }
+        if there.is_none() {
+            there = self.pending_task(key).await?;
+        }
+        let Some(bytes) = there else {
             if self.record(key).await?.is_some_and(|record| push.has_become(&record)) {
                 return is_created; // done since we looked
             }
@@ -107,22 +112,14 @@ impl<T: Tree> Core<T> {
                  not tell them apart"
             )));
         }
-        push.pending(key.clone(), &bytes).map(Some)
-    }
-
-    /// Whether a scheduled task that exists is this very push, whose answer was lost.
-    async fn is_scheduled_by(&self, push: &Push, key: &TaskKey) -> Result<bool> {
-        let now = self.now().await?;
-        let likely = push.task.wait(now).and_then(|wait| Due::after(now, wait));
-        for due in likely.into_iter().chain(self.dues_of(key).await?) {
-            let path = layout::task_file(&layout::scheduled_dir(due, key));
-            if let Some(stored) = self.tree.read(&path).await?
-                && matches!(push.pending(key.clone(), &stored.bytes)?, Pushed::Created(_))
-            {
-                return Ok(true);
+        match push.pending(key.clone(), &bytes)? {
+            // Ours, and the answer was lost. It may have come late, after our look for records: so look as after any
+            // task that has just appeared.
+            Pushed::Created(_) if !planted::is(Planted::LatePushBelieved) => {
+                Box::pin(self.confirm_once(push, (key, dir), Created::New, blind)).await
             }
+            pushed => Ok(Some(pushed)),
         }
-        Ok(false)
     }
 
     fn differs_in_case(&self, bytes: &[u8], key: &TaskKey) -> bool {

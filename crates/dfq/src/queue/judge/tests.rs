@@ -145,3 +145,23 @@ fn a_claim_in_order_to_move_a_task_is_no_attempt_however_it_ends() {
     let history = [seen(1, None, 0, 100), moving];
     assert_eq!(tally(&history), Earlier { lost: 1, ..Earlier::default() });
 }
+
+/// Whoever has watched a file for as long as it means to hold goes by that, if the store's clock was set back.
+#[test]
+fn what_is_from_the_future_holds_for_its_own_length() {
+    let watched = |secs| Now { store: at(0), steady: false, watched: Duration::from_secs(secs) };
+    let lease = [seen(1, None, 200_000, 100)];
+    assert_eq!(judge(&lease, watched(0), LEASE), Judgement::Held(at(100)));
+    assert_eq!(judge(&lease, watched(60), LEASE), Judgement::Held(at(40)));
+    assert_eq!(judge(&lease, watched(101), LEASE), Judgement::Stale);
+    let mut failed = seen(1, Some(LeaseState::Failed), 200_000, 100);
+    failed.lease.as_mut().unwrap().not_before = Some(at(200_030));
+    let failed = [failed];
+    assert_eq!(judge(&failed, watched(0), LEASE), Judgement::Backoff(at(30)));
+    assert_eq!(judge(&failed, watched(10), LEASE), Judgement::Backoff(at(20)));
+    assert_eq!(judge(&failed, watched(30), LEASE), Judgement::Free);
+    // One that was over when it was written.
+    let mut over = seen(1, Some(LeaseState::Released), 200_000, 100);
+    over.lease.as_mut().unwrap().not_before = Some(at(200_000));
+    assert_eq!(judge(&[over], watched(0), LEASE), Judgement::Free);
+}

@@ -8,6 +8,7 @@
 use rustix::io::Errno;
 
 use super::publish::parent;
+use super::sys::SysResult;
 use super::{Inner, Sys};
 use crate::planted::{self, Planted};
 
@@ -15,10 +16,7 @@ impl<S: Sys> Inner<S> {
     /// Before a look whose answer something is decided by. Not needed within a task's folder: there, looks that
     /// decide come after a write of one's own, with which the server tells what has changed.
     pub(super) fn ask_before_looking_at(&self, path: &str) {
-        // What lies in the root itself decides about nothing that could not wait.
-        if path.contains('/') {
-            self.ask_about(parent(path));
-        }
+        self.ask_about(parent(path));
     }
 
     /// The same for a look at a folder. The kernel sees all changes of its own filesystems.
@@ -28,12 +26,23 @@ impl<S: Sys> Inner<S> {
         }
     }
 
-    /// Opens a folder; if that seems to be missing, the one that it is in first.
-    fn ask_anew(&self, folder: &str) {
-        let open = || self.sys.open_dir(&self.root, folder).err();
-        if open() == Some(Errno::NOENT) && folder != "." {
-            self.ask_anew(parent(folder));
-            let _ = open();
+    /// Looks at a folder, and once more if it seems to be missing: another machine may have made it a moment ago.
+    pub(super) fn surely<R>(
+        &self,
+        folder: &str,
+        look: impl Fn(&S, &S::Dir, &str) -> SysResult<R>,
+    ) -> SysResult<R> {
+        let looked = look(&self.sys, &self.root, folder);
+        if matches!(looked, Err(Errno::NOENT)) && !self.properties.notices_changes {
+            self.ask_about(folder);
+            return look(&self.sys, &self.root, folder);
         }
+        looked
+    }
+
+    /// Opens a folder; if that seems to be missing, the one that it is in first. Answers whether it is there.
+    fn ask_anew(&self, folder: &str) -> bool {
+        let is_there = || self.sys.open_dir(&self.root, folder).err() != Some(Errno::NOENT);
+        is_there() || (folder != "." && self.ask_anew(parent(folder)) && is_there())
     }
 }

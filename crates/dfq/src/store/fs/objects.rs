@@ -148,7 +148,7 @@ impl<S: Sys> Walk<S> {
     fn names_in(&self, folder: &str) -> Result<Vec<String>> {
         let path = if folder.is_empty() { "." } else { folder.trim_end_matches('/') };
         let error = |errno| self.inner.failed("list", path, errno);
-        let mut listing = match self.inner.sys.list(&self.inner.root, path) {
+        let mut listing = match self.inner.surely(path, S::list) {
             Ok(listing) => listing,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
             Err(errno) => return Err(error(errno)),

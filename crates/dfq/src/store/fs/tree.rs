@@ -51,7 +51,7 @@ impl<S: Sys> Inner<S> {
         let mut entries = Vec::new();
         let mut cursor = match from {
             Some(cursor) => cursor,
-            None => match self.sys.list(&self.root, dir) {
+            None => match self.surely(dir, S::list) {
                 Ok(listing) => Cursor { listing },
                 Err(Errno::NOENT) => return Ok(Page { entries, next: None }),
                 Err(errno) => return Err(self.failed("list", dir, errno)),
@@ -284,11 +284,18 @@ impl<S: Sys> Folders for Filesystem<S> {
     }
 
     async fn stamp(&self, dir: &str, now: Timestamp) -> Result<Option<Stamp>> {
-        // By others something is only found later. By this it is decided which life comes next.
-        if dir.starts_with(layout::FLOORS) {
-            self.inner.ask_about(dir);
+        let inner = &self.inner;
+        // By others something is only found later. By these it is decided which life comes next, and whether the queue
+        // is paused.
+        let decides = dir == "." || dir.starts_with(layout::FLOORS);
+        if decides {
+            inner.ask_about(dir);
         }
-        match self.inner.sys.stat(&self.inner.root, dir) {
+        let looked = match decides {
+            true => inner.sys.stat(&inner.root, dir),
+            false => inner.surely(dir, S::stat),
+        };
+        match looked {
             // A folder changed within the current tick can change again without showing it.
             Ok(meta) if meta.modified + self.inner.time_resolution() * 2 >= now => Ok(None),
             Ok(meta) => Ok(Some(Stamp::At(meta.modified))),
@@ -322,7 +329,7 @@ impl<S: Sys> Tree for Filesystem<S> {
 
     async fn promote(&self, from: &str, to: &str, durable: bool) -> Result<Created> {
         let moved = self.inner.rename_folder(from, to, durable)?;
-        if durable && !planted::is(Planted::PromoteNotSynced) {
+        if durable {
             self.inner.sync_names(to.rsplit_once('/').map_or(".", |(dir, _)| dir))?;
         }
         Ok(moved.unwrap_or(Created::Exists))
