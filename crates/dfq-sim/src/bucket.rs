@@ -55,6 +55,8 @@ pub enum Luck {
     Lost,
     /// It is carried out, and the answer never arrives.
     AnswerLost,
+    /// It arrives so long after it was sent.
+    Late(Duration),
 }
 
 /// Nobody listens, and the process lives for ever.
@@ -130,6 +132,11 @@ impl Bucket {
     ) -> KeyTree<SimObjects> {
         let manner = Manner { time_resolution: Duration::from_secs(1), removes_together: true };
         KeyTree::over(self.line(env.clone(), weather, tap), env, manner)
+    }
+
+    /// Listings do not lag any more.
+    pub fn list_promptly(&self) {
+        self.server.list_promptly();
     }
 
     /// Everything that is there now.

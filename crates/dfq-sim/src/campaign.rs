@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use dfq::planted::{self, Planted};
 
 use crate::check::Violation;
+use crate::history::Tally;
 use crate::plan::{On, Plan};
 use crate::run::run;
 
@@ -39,8 +40,10 @@ pub struct Found {
     pub steps: u64,
     /// System calls and requests.
     pub calls: u64,
-    /// Processes that were killed, stalls, power cuts, calls that were made to fail: all that went wrong.
+    /// Faults in the plans. What networks do to requests comes on top.
     pub faults: u64,
+    /// What came of them.
+    pub tally: Tally,
 }
 
 impl Campaign {
@@ -63,6 +66,11 @@ impl Campaign {
                 found.steps += outcome.steps;
                 found.calls += outcome.history.calls();
                 found.faults += plan.faults.len() as u64;
+                let tally = outcome.history.tally();
+                found.tally.killed += tally.killed;
+                found.tally.stalled += tally.stalled;
+                found.tally.power_cuts += tally.power_cuts;
+                found.tally.jumps += tally.jumps;
                 if !outcome.violations.is_empty() {
                     found.failed.push((seed, outcome.violations));
                     over.fetch_or(self.until_found, Ordering::Relaxed);

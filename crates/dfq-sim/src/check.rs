@@ -6,10 +6,12 @@
 mod answers;
 mod claim;
 mod claims;
+mod costs;
 mod ends;
 mod facts;
 mod files;
 mod names;
+mod parsed;
 mod records;
 mod walk;
 
@@ -40,7 +42,9 @@ impl fmt::Display for Violation {
 pub fn check(stage: &Stage) -> Vec<Violation> {
     let facts = Facts::of(stage);
     let Walk { born, wrong: mut found, .. } = Walk::through(&facts, &stage.history.entries());
-    for (rule, wrong) in claims::ALL.iter().chain(&records::ALL).chain(&ends::ALL) {
+    for (rule, wrong) in
+        claims::ALL.iter().chain(&records::ALL).chain(&ends::ALL).chain(&costs::ALL)
+    {
         found.extend(wrong(&facts, &born).into_iter().map(|text| Violation { rule, text }));
     }
     found

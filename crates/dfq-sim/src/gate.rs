@@ -132,6 +132,17 @@ impl Troubles {
     }
 }
 
+/// What a call meets, besides what may end its process.
+#[derive(Default)]
+struct Met {
+    /// Its answer is lost.
+    repeated: bool,
+    /// How long it takes besides.
+    slow: Duration,
+    /// How late it arrives.
+    late: Option<Duration>,
+}
+
 type OnKill = dyn Fn() + Send + Sync;
 
 /// The calls of one process.
@@ -162,9 +173,9 @@ impl Door {
         std::thread::panicking() || self.world.is_dead(self.pid)
     }
 
-    /// What the plan has for this call: whether its answer is lost, and how long it takes besides.
-    fn meets(&self, call: &Call) -> (bool, Duration) {
-        let (mut repeated, mut slow) = (false, Duration::ZERO);
+    /// What the plan has for this call.
+    fn meets(&self, call: &Call) -> Met {
+        let mut met = Met::default();
         for trouble in self.troubles.next(call) {
             match trouble {
                 Trouble::Killed => {
@@ -179,15 +190,16 @@ impl Door {
                 Trouble::Fails(errno, times) => {
                     self.troubles.state().failing = Some((errno, times))
                 }
-                Trouble::Repeated => repeated = true,
-                Trouble::Slow(lasts) => slow = slow.max(lasts),
+                Trouble::Repeated => met.repeated = true,
+                Trouble::Slow(lasts) => met.slow = met.slow.max(lasts),
+                Trouble::Late(after) => met.late = Some(after),
                 Trouble::PowerCut => {
                     (self.on_cut)();
                     self.world.pause(self.world.now() + Duration::from_micros(1));
                 }
             }
         }
-        (repeated, slow)
+        met
     }
 
     /// How long a system call takes: mostly little.
@@ -207,8 +219,8 @@ impl Gate for Door {
         if self.is_closed() {
             return Fate::Failed(Errno::OWNERDEAD);
         }
-        let (repeated, slow) = self.meets(call);
-        self.world.pause(self.world.now() + self.delay() + slow);
+        let Met { repeated, slow, late } = self.meets(call);
+        self.world.pause(self.world.now() + self.delay() + slow + late.unwrap_or_default());
         if self.is_closed() {
             return Fate::Failed(Errno::OWNERDEAD);
         }
@@ -221,6 +233,7 @@ impl Gate for Door {
 
     fn answered(&self, call: &Call, answer: &dyn fmt::Display) {
         self.history.looked(self.pid, call);
+        self.history.answered(self.pid, call);
         self.history.call(self.pid, || format!("{} {} → {answer}", call.verb, call.path));
     }
 }
@@ -230,7 +243,7 @@ impl Tap for Door {
         if self.is_closed() {
             return Luck::AsDrawn;
         }
-        let (repeated, slow) = self.meets(call);
+        let Met { repeated, slow, late } = self.meets(call);
         self.world.pause(self.world.now() + slow);
         self.history.looked(self.pid, call);
         let mut state = self.troubles.state();
@@ -240,11 +253,13 @@ impl Tap for Door {
                 Luck::Lost
             }
             _ if repeated => Luck::AnswerLost,
+            _ if late.is_some() => Luck::Late(late.unwrap_or_default()),
             _ => Luck::AsDrawn,
         }
     }
 
     fn answered(&self, call: &Call, answer: &str) {
+        self.history.answered(self.pid, call);
         self.history.call(self.pid, || format!("{} {} → {answer}", call.verb, call.path));
     }
 

@@ -221,13 +221,46 @@ impl Claimed {
     }
 }
 
+/// How often something went wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Processes that were killed, also by a power cut.
+    pub killed: u64,
+    /// Processes that stood still.
+    pub stalled: u64,
+    /// Power cuts.
+    pub power_cuts: u64,
+    /// Clocks that were set.
+    pub jumps: u64,
+}
+
+/// What a poll took.
+#[derive(Clone, Copy, Debug)]
+pub struct Poll {
+    /// Who asked.
+    pub pid: Pid,
+    /// Of which queue.
+    pub queue: QueueNo,
+    /// When.
+    pub asked: Duration,
+    /// When it was answered.
+    pub told: Duration,
+    /// System calls or requests, with those of other verbs at the same time.
+    pub calls: u64,
+}
+
 #[derive(Default)]
 struct Inner {
     entries: Vec<Entry>,
     asked: u64,
-    calls: u64,
+    calls: BTreeMap<Pid, u64>,
+    polls: Vec<Poll>,
     /// When a process last looked at a task or a lease, or removed something, by its name.
     looks: BTreeMap<(Pid, String), Duration>,
+    /// What a process has asked a bucket to remove, and when it first did.
+    deletes: BTreeMap<(Pid, String), Duration>,
+    /// When a process was told what the store's clock shows.
+    clock_looks: BTreeMap<Pid, Vec<Duration>>,
     /// Which actor a process is.
     roles: BTreeMap<Pid, usize>,
 }
@@ -269,7 +302,7 @@ impl History {
 
     /// Notes a call and its answer.
     pub fn call(&self, pid: Pid, text: impl FnOnce() -> String) {
-        self.inner().calls += 1;
+        *self.inner().calls.entry(pid).or_default() += 1;
         if self.keeps_calls {
             self.add(pid, What::Call(text()));
         }
@@ -279,9 +312,34 @@ impl History {
     pub fn looked(&self, pid: Pid, call: &Call) {
         let looks = !call.changes && call.path.starts_with("pending/");
         if looks || call.verb == "delete" {
-            let at = self.world.now();
-            self.inner().looks.insert((pid, call.path.clone()), at);
+            let (at, mut inner) = (self.world.now(), self.inner());
+            // Several can be removed at once.
+            for path in call.path.split(' ') {
+                inner.looks.insert((pid, path.to_owned()), at);
+                if call.verb == "delete" {
+                    inner.deletes.entry((pid, path.to_owned())).or_insert(at);
+                }
+            }
         }
+    }
+
+    /// Notes the answer to a call, if it tells what the store's clock shows: the time of a file made for that.
+    pub fn answered(&self, pid: Pid, call: &Call) {
+        let tells = matches!(call.verb, "file_meta" | "head") && call.path.starts_with("tmp/");
+        if tells {
+            let at = self.world.now();
+            self.inner().clock_looks.entry(pid).or_default().push(at);
+        }
+    }
+
+    /// What each process has asked a bucket to remove, and when it first did.
+    pub fn deletes(&self) -> BTreeMap<(Pid, String), Duration> {
+        self.inner().deletes.clone()
+    }
+
+    /// When each process was told what the store's clock shows.
+    pub fn clock_looks(&self) -> BTreeMap<Pid, Vec<Duration>> {
+        self.inner().clock_looks.clone()
     }
 
     /// When a process last looked at each lease in the folder of that name, by their names.
@@ -324,7 +382,43 @@ impl History {
 
     /// How many calls there were.
     pub fn calls(&self) -> u64 {
-        self.inner().calls
+        self.inner().calls.values().sum()
+    }
+
+    /// How many a process has made.
+    pub fn calls_of(&self, pid: Pid) -> u64 {
+        self.inner().calls.get(&pid).copied().unwrap_or(0)
+    }
+
+    /// Notes what a poll took that was asked for then, when its process had made so many calls.
+    pub fn polled(&self, pid: Pid, queue: QueueNo, asked: Duration, calls_before: u64) {
+        let (told, calls) = (self.world.now(), self.calls_of(pid) - calls_before);
+        self.inner().polls.push(Poll { pid, queue, asked, told, calls });
+    }
+
+    /// What polls took.
+    pub fn polls(&self) -> Vec<Poll> {
+        self.inner().polls.clone()
+    }
+
+    /// The true time.
+    pub fn now(&self) -> Duration {
+        self.world.now()
+    }
+
+    /// What went wrong.
+    pub fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for entry in &self.inner().entries {
+            match &entry.what {
+                What::Happened(Event::Killed(_)) => tally.killed += 1,
+                What::Happened(Event::Stalled(..)) => tally.stalled += 1,
+                What::Happened(Event::PowerCut) => tally.power_cuts += 1,
+                What::Happened(Event::Jumped(_)) => tally.jumps += 1,
+                _ => {}
+            }
+        }
+        tally
     }
 
     /// Everything, in order.

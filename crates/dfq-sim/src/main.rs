@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use dfq::planted::{self, Planted};
 use dfq_sim::campaign::{Campaign, Found};
+use dfq_sim::history::Tally;
 use dfq_sim::plan::{On, Plan};
 use dfq_sim::run::run;
 use dfq_sim::shrink::shrink;
@@ -86,11 +87,13 @@ fn all_is_well(campaign: &Campaign) -> bool {
         }
         let _ = std::io::stdout().flush();
     });
-    let Found { failed, seeds, steps, calls, faults } = &found;
+    let Found { failed, seeds, steps, calls, faults, tally } = &found;
+    println!("{seeds} seeds, {calls} calls, {steps} steps, {faults} planned faults");
+    let Tally { killed, stalled, power_cuts, jumps } = tally;
     println!(
-        "{seeds} seeds, {calls} calls, {steps} steps, {faults} planned faults: {} failed",
-        failed.len()
+        "{killed} processes killed, {stalled} stalled, {power_cuts} power cuts, {jumps} clocks set"
     );
+    println!("{} failed", failed.len());
     if let Some((seed, _)) = failed.first() {
         let on = campaign.on.map(|on| format!(" --on {on:?}").to_lowercase()).unwrap_or_default();
         println!("To see what happened: cargo run --release -p dfq-sim -- --replay {seed}{on}");

@@ -34,6 +34,8 @@ pub struct Plan {
     pub backoff: Duration,
     /// The seeds' layout.
     pub flat: bool,
+    /// The queues are there before anybody comes. Else whoever comes first makes them.
+    pub made: bool,
     /// The machines. The first one holds the directory, or is the bucket's server.
     pub hosts: Vec<Host>,
     /// Who takes part.
@@ -248,6 +250,8 @@ pub enum Trouble {
     Repeated,
     /// This call takes so long. The rest of the process goes on.
     Slow(Duration),
+    /// The request arrives so long after it was sent, when nobody waits for its answer. On a disk: as above.
+    Late(Duration),
     /// The power of the machine that holds the directory fails before the call.
     PowerCut,
 }

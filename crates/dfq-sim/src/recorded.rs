@@ -160,10 +160,14 @@ impl Queue for Recorded {
         let first = !self.polled.swap(true, Ordering::Relaxed);
         let ask = Ask { first, ..self.about("poll") };
         let claimed = |polled: &Result<Polled, Error>| {
-            let all = Claimed::all(polled, |it| self.node.true_time(it.until));
+            // What is told is for how long, from now on.
+            let all = Claimed::all(polled, |it| self.alive(it.valid_for));
             Answer::Claimed(all.map(|all| self.with_looks(all)))
         };
-        self.noted(ask, self.inner.poll(request), claimed).await
+        let (asked, before) = (self.history.now(), self.history.calls_of(self.pid));
+        let polled = self.noted(ask, self.inner.poll(request), claimed).await;
+        self.history.polled(self.pid, self.queue, asked, before);
+        polled
     }
 
     async fn wait(&self, at_most: Duration) {

@@ -80,8 +80,9 @@ impl Stage {
             *weather = Weather { denied: weather.denied.clone(), ..Weather::calm() };
         }
         for kept in &self.kept {
-            if let Kept::Disk(disk, _) = kept {
-                disk.set_capacity(None);
+            match kept {
+                Kept::Disk(disk, _) => disk.set_capacity(None),
+                Kept::Bucket(bucket) => bucket.list_promptly(),
             }
         }
     }

@@ -107,6 +107,20 @@ impl Body {
     }
 }
 
+/// Taken by whoever ends a coroutine that has not come to its end.
+static ENDING: Mutex<()> = Mutex::new(());
+
+impl Drop for Body {
+    /// A coroutine is ended by a panic. The crate silences that by taking the panic hook of the whole program away for
+    /// a moment: if two threads did so at once, it might never come back.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _alone = lock(&ENDING);
+            self.code.cancel();
+        }
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
 //! That the simulation itself can be relied on, and that some hundred seeds find nothing.
 
-use dfq::planted::{self, Planted};
+use dfq::planted::Planted;
 use dfq_sim::campaign::Campaign;
 use dfq_sim::check::Violation;
 use dfq_sim::plan::{On, Plan};
@@ -46,20 +46,90 @@ fn nothing_is_found() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
+/// Whether the simulation finds what goes wrong if this rule is left out, or that mend is taken back.
+fn is_found(name: &str, on: On) {
+    let Ok(planted) = name.parse::<Planted>() else { panic!("no bug is called {name}") };
+    let campaign =
+        Campaign { planted: Some(planted), until_found: true, ..campaign(Some(on), 400) };
+    let found = campaign.run(&|_, _| {});
+    assert!(!found.failed.is_empty(), "{name} is not found");
+}
+
 /// A simulation that finds nothing may be blind. `cargo run --release -p dfq-sim -- --planted each` tries all.
 #[test]
 fn what_is_planted_is_found() {
-    for (name, on) in [
-        ("delete-then-create", On::Disk),
-        ("create-replaces", On::Disk),
-        ("push-name-not-synced", On::Disk),
-        ("stale-at-half", On::Bucket),
-    ] {
-        let planted: Planted = name.parse().unwrap();
-        let campaign =
-            Campaign { planted: Some(planted), until_found: true, ..campaign(Some(on), 300) };
-        let found = campaign.run(&|_, _| {});
-        assert!(!found.failed.is_empty(), "{name} is not found");
+    is_found("delete-then-create", On::Disk);
+    is_found("create-replaces", On::Disk);
+    is_found("push-name-not-synced", On::Disk);
+    is_found("stale-at-half", On::Bucket);
+}
+
+/// Audits had found these, before there was a simulation.
+mod found_by_audits {
+    use super::*;
+
+    #[test]
+    fn a_push_beside_a_purge_on_disk() {
+        is_found("push-without-second-look", On::Disk);
     }
-    planted::plant(None);
+
+    #[test]
+    fn an_endless_ack() {
+        is_found("endless-ack", On::Bucket);
+    }
+
+    #[test]
+    fn tokens_after_a_power_cut() {
+        is_found("later-claim-not-synced", On::Disk);
+    }
+}
+
+/// The simulation has found these, and they were mended.
+mod found_by_the_simulation {
+    use super::*;
+
+    #[test]
+    fn an_old_answer_over_nfs() {
+        is_found("old-answer-believed", On::Disk);
+    }
+
+    #[test]
+    fn claims_that_ran_out_while_others_hung() {
+        is_found("run-out-handed-out", On::Bucket);
+    }
+
+    #[test]
+    fn heartbeats_that_waited_for_others() {
+        is_found("heartbeats-count-alone", On::Disk);
+    }
+
+    #[test]
+    fn a_power_cut_after_a_purge_of_remains() {
+        is_found("remains-not-synced", On::Disk);
+    }
+
+    #[test]
+    fn a_push_that_comes_after_its_life_is_over() {
+        is_found("late-push-believed", On::Bucket);
+    }
+
+    #[test]
+    fn a_delayed_push_that_did_not_know_its_own_task() {
+        is_found("delayed-not-read-back", On::Bucket);
+    }
+
+    #[test]
+    fn a_queue_that_is_opened_while_another_makes_it() {
+        is_found("making-not-noticed", On::Disk);
+    }
+
+    #[test]
+    fn leases_and_backoffs_from_the_future() {
+        is_found("future-believed", On::Bucket);
+    }
+
+    #[test]
+    fn a_clock_that_shows_a_whole_second_by_chance() {
+        is_found("clock-read-once", On::Disk);
+    }
 }

@@ -69,6 +69,7 @@ impl Line {
             Luck::AsDrawn => {}
             Luck::Lost => fate.course = Course::Lost,
             Luck::AnswerLost => fate.course = Course::AnswerLost,
+            Luck::Late(after) => fate.there = after,
         }
         let (answer, answered) = oneshot::channel();
         let journey = Journey {

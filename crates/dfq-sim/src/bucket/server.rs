@@ -46,6 +46,8 @@ struct State {
     objects: BTreeMap<String, Object>,
     /// What listings may still show. Empty if they show what is there.
     past: BTreeMap<String, Vec<Past>>,
+    /// From now on listings show what is there, whatever the traits say.
+    is_prompt: bool,
     under_way: usize,
 }
 
@@ -78,6 +80,12 @@ impl Server {
     /// What the `Date` of an answer says: whole seconds.
     pub(super) fn date(&self) -> Timestamp {
         rounded((self.clock)(), Duration::from_secs(1))
+    }
+
+    pub(super) fn list_promptly(&self) {
+        let mut state = lock(&self.state);
+        state.is_prompt = true;
+        state.past.clear();
     }
 
     pub(super) fn files(&self) -> BTreeMap<String, Vec<u8>> {
@@ -154,7 +162,7 @@ impl Server {
             (Some(_), None) => Change::Removed(name),
         };
         self.witness.changed(change);
-        if !self.traits.listing_lag.is_zero() {
+        if !self.traits.listing_lag.is_zero() && !state.is_prompt {
             let past = Past { until: self.network.monotonic(), object: before };
             state.past.entry(name.to_owned()).or_default().push(past);
         }

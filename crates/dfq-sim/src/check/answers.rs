@@ -91,9 +91,7 @@ impl Walk<'_> {
                     match answer {
                         Ok((until, looked)) => {
                             let beat = (asked, *until, *looked);
-                            // Of several, some are told only when the last of them is done.
-                            let alone = ask.receipts.len() == 1;
-                            self.check_beat(told, pid, ask.queue, receipt, beat, (*above, alone));
+                            self.check_beat(told, pid, ask.queue, receipt, beat, *above);
                         }
                         Err(Refused(ErrorKind::ClaimLost, _)) => {
                             self.check_lost_beat(asked, pid, ask.queue, receipt);
@@ -114,12 +112,16 @@ impl Walk<'_> {
             }
             Answer::Pushed(each) => {
                 for (number, answer) in each.iter().enumerate() {
-                    let task = ask.tasks.get(number).map(|task| (task.n, task.later));
-                    self.check_push(asked, pid, ask, task, answer);
+                    let n = ask.tasks.get(number).map(|task| task.n);
+                    self.check_push(asked, pid, ask, n, answer);
                 }
             }
-            Answer::Whole(Ok(_)) if ask.verb == "purge" => {
+            Answer::Whole(Ok(_)) if ask.verb == "purge" && self.facts.orderly => {
                 self.check_purge((asked, told), pid, ask.queue);
+            }
+            Answer::Claimed(Err(Refused(ErrorKind::Invalid, text))) => {
+                // All plans have leases that are long enough.
+                self.breaks("a lease that is long enough is not refused", format!("{pid}: {text}"));
             }
             Answer::Claimed(Err(_)) | Answer::Whole(_) => {}
         }
@@ -156,6 +158,7 @@ impl Walk<'_> {
         let next = life.leases.get(&(attempt + 1)).filter(|next| !next.is("withdrawn"));
         if let (Some(looked), Some(next)) = (above, next)
             && next.made < *looked
+            && told < claimed.alive_until
         {
             let text = format!(
                 "{receipt} was handed to {pid} at {told:?}, with a lease above it since {:?}",
@@ -242,10 +245,11 @@ impl Walk<'_> {
         queue: QueueNo,
         receipt: &Receipt,
         (asked, until, looked): (Duration, Duration, Option<Duration>),
-        (above, alone): (bool, bool),
+        above: bool,
     ) {
         let mut wrong = Vec::new();
-        if above {
+        // Whoever slept over its last look may find nothing any more, and learns it when it is done.
+        if above && !self.facts.stalled(pid) {
             let text = format!("{receipt} by {pid} at {told:?}, though somebody else had it");
             wrong.push(("a heartbeat finds out that the task is another's", text));
         }
@@ -253,11 +257,12 @@ impl Walk<'_> {
             && self.facts.sound(pid)
         {
             let (latest, written) = (self.latest_end(lease), lease.written);
-            if until > latest && alone {
+            // What is told not to hold any more may have ended before.
+            if until > latest && until > told {
                 let text = format!("{receipt} of {pid} holds until {until:?}, not {latest:?}");
                 wrong.push(("a lease counts from before it is written, less a margin", text));
             }
-            let new = written >= asked;
+            let new = written >= asked && !self.gave_up_a_beat(pid, receipt);
             if new && self.facts.orderly && looked.is_none_or(|looked| looked < written) {
                 let text = format!("{receipt} of {pid}, written at {written:?}");
                 wrong.push(("a heartbeat looks for a higher lease after its write", text));
@@ -272,17 +277,27 @@ impl Walk<'_> {
         }
     }
 
+    /// Whether a heartbeat of this claim was given up, so that its request may still be on its way.
+    pub(super) fn gave_up_a_beat(&self, pid: Pid, receipt: &Receipt) -> bool {
+        let of_it = |ask: &Ask| ask.verb == "heartbeat" && ask.receipts.contains(receipt);
+        self.asked.values().any(|(_, of, ask, _)| *of == pid && of_it(ask))
+    }
+
     /// Whether the lease of a receipt had ended long before, by what its owner was told.
     fn is_over(&self, queue: QueueNo, receipt: &Receipt, at: Duration) -> bool {
         let claim = self.facts.find(queue, receipt);
         let steady = self.facts.jumps.is_empty();
-        steady && claim.is_some_and(|it| at > it.alive_at(at) + self.facts.lease / 2)
+        // A renewal that its owner had given up may have been carried out all the same.
+        let file = self.lease(queue, receipt);
+        let old = file.is_none_or(|(_, file)| at > file.written + self.facts.lease);
+        steady && old && claim.is_some_and(|it| at > it.alive_at(at) + self.facts.lease / 2)
     }
 
     fn check_lost_beat(&mut self, asked: Duration, pid: Pid, queue: QueueNo, receipt: &Receipt) {
         let Some((life, lease)) = self.lease(queue, receipt) else { return };
         let open = life.task.is_some() && life.records().next().is_none();
-        let clear = self.facts.sound(pid) && self.facts.orderly;
+        // A request that was about to be sent when its process stopped is sent when it goes on.
+        let clear = self.facts.sound(pid) && self.facts.orderly && !self.facts.stalled(pid);
         if open && clear && lease.has_no_state() && lease.written >= asked {
             let text = format!("{receipt} of {pid}, which it wrote at {:?}", lease.written);
             self.breaks("who finds that a lease is lost does not leave it young", text);
@@ -335,11 +350,13 @@ impl Walk<'_> {
         }
         let over = self.is_over(queue, receipt, asked);
         let recorded = facts_made(self, queue, receipt).is_some_and(|made| made <= asked);
-        if over && !recorded {
+        let slept = self.facts.find(queue, receipt).is_some_and(|it| self.facts.stalled(it.pid));
+        if over && !recorded && !slept {
             let text = format!("{verb} of {receipt} at {asked:?} was accepted");
             self.breaks("nothing is taken from an owner whose lease has ended", text);
         }
         if self.facts.in_bucket
+            && self.facts.orderly
             && matches!(verb, "ack" | "fail")
             && let (Some(made), Some(claim)) = (made, self.facts.find(queue, receipt))
         {
@@ -378,18 +395,15 @@ impl Walk<'_> {
         asked: Duration,
         pid: Pid,
         ask: &Ask,
-        task: Option<(i64, bool)>,
+        n: Option<i64>,
         answer: &Result<Pushed, Refused>,
     ) {
         let queue = ask.queue;
-        let (n, later) = task.unzip();
-        let later = later.unwrap_or(false);
         match answer {
-            Ok(Pushed::Pending(key)) => {
+            // What is brought back may never have gone, and what comes late may find that another was first.
+            Ok(Pushed::Pending(key)) if !self.facts.copies && self.facts.orderly => {
                 let Some(life) = self.life(queue, &stem(key)) else { return };
                 let task = life.task.as_ref().and_then(|it| it.says.as_ref()).and_then(|it| it.n);
-                // KNOWN: a delayed push whose answer was lost does not look for its task in `pending/`.
-                let task = task.filter(|_| !later);
                 let mut there = life.scheduled.values().copied().chain([task]).flatten();
                 if there.any(|it| Some(it) == n) {
                     let text = format!("{key:?} by {pid}, asked at {asked:?}");

@@ -38,14 +38,27 @@ fn pairs(facts: &Facts) -> impl Iterator<Item = (&Claim, &Claim)> {
     })
 }
 
-/// Whether the store's clock was set of which the second of two claims cannot have known: who opens a queue after
-/// that has nothing to compare the clock with.
+/// Whether the store's clock was set, and somebody who cannot have known of it took the task from the first of two
+/// claims: the second, or one in between. Who first looks at the clock after that has nothing to compare it with.
 fn clock_set(facts: &Facts, born: &[Born], one: &Claim, two: &Claim) -> bool {
     let made = |claim: &Claim| claim.lease_made.unwrap_or(claim.told);
     let (first, second) = if made(one) <= made(two) { (one, two) } else { (two, one) };
-    let unknown = |at: &Duration| (first.asked..=second.told).contains(at) && second.opened >= *at;
-    let ran_out = birth(born, second).is_none_or(|it| it.ran_out);
-    ran_out && facts.jumps.iter().any(unknown)
+    let takes = |claim: &&Claim| {
+        let after = first.attempt() < claim.attempt() && claim.attempt() <= second.attempt();
+        claim.life() == first.life() && after
+    };
+    facts.claims.iter().filter(takes).any(|taker| {
+        let known = facts.clock_known(taker.pid, taker.opened);
+        let set = |at: &Duration| (first.asked..=taker.told).contains(at);
+        let unknown = |at: &Duration| set(at) && known.is_none_or(|known| known >= *at);
+        // Or the clock was set back again before that one looked.
+        let between = |pair: &[Duration]| {
+            (pair[0]..=pair[1]).contains(&made(first))
+                && !facts.clock_looked(taker.pid, pair[0], pair[1])
+        };
+        let ran_out = birth(born, taker).is_none_or(|it| it.ran_out);
+        ran_out && (facts.jumps.iter().any(unknown) || facts.jumps.windows(2).any(between))
+    })
 }
 
 fn one_holder_of_an_attempt(facts: &Facts, _: &[Born]) -> Vec<String> {
@@ -99,7 +112,7 @@ fn not_while_alive(facts: &Facts, born: &[Born]) -> Vec<String> {
     wrong
 }
 
-fn no_late_ack(facts: &Facts, _: &[Born]) -> Vec<String> {
+fn no_late_ack(facts: &Facts, born: &[Born]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (one, two) in pairs(facts) {
         let (one, two) = if one.attempt() < two.attempt() { (one, two) } else { (two, one) };
@@ -116,8 +129,13 @@ fn no_late_ack(facts: &Facts, _: &[Born]) -> Vec<String> {
             });
             let first = recorded.is_some_and(|it| it.made <= taken);
             // A request that was about to be sent when its process stopped is sent when it goes on.
-            let late = facts.taken_away(id, ack.asked) || facts.stalled(one.pid);
-            let excused = facts.in_bucket && late;
+            // And who could not know that a clock was set took the task from somebody who has it.
+            let late = facts.taken_away(id, ack.asked)
+                || facts.stalled(one.pid)
+                || clock_set(facts, born, one, two);
+            // So is an ack, if it had looked before the task was taken away.
+            let taken_away = facts.taken_away(id, ack.asked) && facts.stalled(one.pid);
+            let excused = (facts.in_bucket && late) || taken_away;
             if ack.asked > taken && !first && !excused {
                 wrong.push(format!(
                     "{} acked from {:?} on, after {}",
@@ -146,18 +164,23 @@ fn fences_grow(facts: &Facts, _: &[Born]) -> Vec<String> {
             ((two.queue == one.queue && same_id) || moved) && two.asked > one.told
         });
         for two in later {
-            // Where records are purged without a floor, the id begins anew.
+            // Where records are purged without a floor, as on a full disk, the id begins anew.
             let of_the_id = |it: &&Recorded| it.id == one.claimed.key.id().as_str();
-            let forgotten = facts.in_bucket
+            let forgotten = (facts.in_bucket || facts.short_of_room)
                 && facts
                     .records
                     .iter()
                     .filter(of_the_id)
                     .any(|it| it.gone.is_some() && it.queue == one.queue);
-            let same_first = one.life() == two.life()
+            let same_first = (one.queue, &one.claimed.key) == (two.queue, &two.claimed.key)
                 && one.attempt() == 1
                 && facts.cut_between(one.told, two.told);
-            if two.claimed.fence <= one.claimed.fence && !forgotten && !same_first {
+            // Somebody may have fallen asleep over a move, from whom the task was taken meanwhile.
+            let moves = |it: &&Claim| it.claimed.moving && it.life() == one.life();
+            let slept = |it: &Claim| it.attempt() < one.attempt() && facts.stalled(it.pid);
+            let overslept = two.queue != one.queue && claims.iter().filter(moves).any(slept);
+            let excused = forgotten || same_first || overslept;
+            if two.claimed.fence <= one.claimed.fence && !excused {
                 wrong.push(format!(
                     "{} has {}, and {} has {}",
                     one.show(),
@@ -199,7 +222,7 @@ fn handlers_are_told(facts: &Facts, _: &[Born]) -> Vec<String> {
 
 fn holders_are_told(facts: &Facts, _: &[Born]) -> Vec<String> {
     let mut wrong = Vec::new();
-    if !facts.orderly || facts.short_of_room {
+    if !facts.orderly || !facts.answered || facts.short_of_room {
         return wrong;
     }
     for operated in &facts.operated {

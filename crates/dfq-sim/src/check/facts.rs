@@ -6,11 +6,12 @@ use std::time::Duration;
 use dfq::queue::Pushed;
 use dfq::{ErrorKind, Receipt, TaskKey};
 use jiff::Timestamp;
-use serde_json::Value;
+use rustix::io::Errno;
 
 use super::claim::{Claim, Settled, lease_id};
 use super::names::{encoded, lease_file, stem};
-use crate::history::{Answer, Ask, Changed, Entry, Event, How, QueueNo, Refused, What};
+use super::parsed::parse;
+use crate::history::{Answer, Ask, Changed, Entry, Event, How, Poll, QueueNo, Refused, What};
 use crate::plan::{BucketKind, Fault, Plan, Step, Store, Trouble};
 use crate::stage::Stage;
 use crate::world::Pid;
@@ -83,6 +84,10 @@ pub(super) struct Facts {
     pub(super) stalls: Vec<(Pid, Duration, Duration)>,
     /// What is in the stores at the end.
     pub(super) files: Vec<BTreeMap<String, Vec<u8>>>,
+    /// What polls took.
+    pub(super) polls: Vec<Poll>,
+    /// When anything in a queue changed.
+    pub(super) changes: Vec<(Duration, QueueNo)>,
     /// What the last look found.
     pub(super) problems: Vec<String>,
     pub(super) in_bucket: bool,
@@ -97,6 +102,8 @@ pub(super) struct Facts {
     pub(super) refuses: bool,
     /// What was sent arrives in order, and not after its sender has given up.
     pub(super) orderly: bool,
+    /// What was sent is answered.
+    pub(super) answered: bool,
     /// Tasks may be in two queues at once.
     pub(super) copies: bool,
     pub(super) purges: bool,
@@ -110,51 +117,20 @@ pub(super) struct Facts {
     server: Option<std::sync::Arc<crate::node::Node>>,
     /// When a process last opened a queue.
     opened: BTreeMap<Pid, Duration>,
+    /// What each process has asked a bucket to remove, and when it first did.
+    pub(super) deletes: BTreeMap<(Pid, String), Duration>,
+    /// When each process asked what the store's clock shows.
+    clock_looks: BTreeMap<Pid, Vec<Duration>>,
     /// When leases appeared, by queue and content.
     leases: BTreeMap<(QueueNo, String, String), Duration>,
     /// When a task first appeared in a queue, by what tells its push from others.
     pub(super) arrived: BTreeMap<(QueueNo, String), Duration>,
+    /// Tasks that had to wait in a queue for their time, also because they came there while they did.
+    pub(super) waited: BTreeSet<(QueueNo, i64)>,
     /// Tasks that somebody wrote over.
     pub(super) spoiled: BTreeSet<(QueueNo, String)>,
     /// Payloads that were in failed records, for those that start again.
     failed: BTreeMap<(QueueNo, String), i64>,
-}
-
-/// The parts of a task's, a lease's or a record's file that matter here.
-#[derive(Default)]
-struct Parsed {
-    n: Option<i64>,
-    push_id: String,
-    lease_id: String,
-    moved: bool,
-    forgotten: bool,
-    cancelled: bool,
-    id: String,
-    reason: String,
-    has_bytes: bool,
-    travelled: bool,
-    lost: usize,
-}
-
-fn parse(bytes: &[u8]) -> Option<Parsed> {
-    let value: Value = serde_json::from_slice(bytes).ok()?;
-    let ours = &value["_dfq"];
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    Some(Parsed {
-        n: value["n"].as_i64(),
-        push_id: text(&ours["push_id"]),
-        lease_id: text(if ours.is_null() { &value["lease_id"] } else { &ours["lease_id"] }),
-        moved: !ours["moved_to"].is_null(),
-        forgotten: ours["forgotten"].as_bool().unwrap_or(false),
-        cancelled: ours["cancelled"].as_bool().unwrap_or(false),
-        id: text(&ours["id"]),
-        reason: text(&ours["reason"]),
-        has_bytes: !ours["damaged_text"].is_null() || !ours["damaged_hex"].is_null(),
-        travelled: !ours["moves"].is_null() || !ours["lost_before"].is_null(),
-        lost: ours["attempts"]
-            .as_array()
-            .map_or(0, |all| all.iter().filter(|it| it["state"].is_null()).count()),
-    })
 }
 
 impl Facts {
@@ -163,6 +139,9 @@ impl Facts {
             files: (0..stage.kept.len()).map(|queue| stage.files(queue)).collect(),
             roles: stage.history.roles(),
             looks: stage.history.all_looks(),
+            clock_looks: stage.history.clock_looks(),
+            polls: stage.history.polls(),
+            deletes: stage.history.deletes(),
             server: stage.nodes.first().map(std::sync::Arc::clone),
             ..Self::of_plan(&stage.plan)
         };
@@ -210,7 +189,9 @@ impl Facts {
             _ => None,
         });
         let steps = || plan.actors.iter().flat_map(|actor| &actor.steps);
-        let wild = |kind: &BucketKind| kind.late + kind.doubled + kind.refused > 0;
+        let wild = |kind: &BucketKind| {
+            kind.late + kind.doubled + kind.refused > 0 || !kind.listing_lag.is_zero()
+        };
         Self {
             in_bucket: matches!(plan.store, Store::Bucket(_)),
             lease: plan.lease,
@@ -219,7 +200,9 @@ impl Facts {
             short_of_room: matches!(&plan.store, Store::Disk(kind) if kind.room.is_some())
                 || plan.faults.iter().any(is_full),
             refuses: plan.faults.iter().any(|it| matches!(it, Fault::Refused(..))),
-            orderly: !matches!(&plan.store, Store::Bucket(kind) if wild(kind)),
+            orderly: !matches!(&plan.store, Store::Bucket(kind) if wild(kind))
+                && !plan.faults.iter().any(is_late),
+            answered: !matches!(&plan.store, Store::Bucket(kind) if kind.lost + kind.unanswered > 0),
             copies: steps().any(|step| matches!(step, Step::Transfer { moves: false, .. })),
             purges: steps().any(|step| matches!(step, Step::Purge { .. })),
             unsound: unsound.collect(),
@@ -240,6 +223,17 @@ impl Facts {
     /// What the store's clock showed, if it was never set.
     pub(super) fn wall(&self, at: Duration) -> Timestamp {
         self.server.as_ref().map_or(Timestamp::UNIX_EPOCH, |server| server.wall_at(at))
+    }
+
+    /// When a process that opened a queue then first knew what the store's clock shows.
+    pub(super) fn clock_known(&self, pid: Pid, opened: Duration) -> Option<Duration> {
+        self.clock_looks.get(&pid)?.iter().copied().find(|at| *at >= opened)
+    }
+
+    /// Whether a process has looked at the store's clock in between.
+    pub(super) fn clock_looked(&self, pid: Pid, from: Duration, to: Duration) -> bool {
+        let looks = self.clock_looks.get(&pid);
+        looks.is_some_and(|looks| looks.iter().any(|at| (from..=to).contains(at)))
     }
 
     /// The claim of a receipt.
@@ -268,6 +262,7 @@ impl Facts {
 
     fn changed(&mut self, at: Duration, queue: QueueNo, changed: &Changed) {
         let Changed { name, how, bytes, .. } = changed;
+        self.changes.push((at, queue));
         if name.ends_with("/task.json") && super::walk::is_spoiled(bytes) {
             self.spoiled.insert((queue, name.clone()));
         }
@@ -282,6 +277,9 @@ impl Facts {
         if name.ends_with("/task.json") && *how == How::Created {
             let push_id = parsed().unwrap_or_default().push_id;
             self.arrived.entry((queue, push_id)).or_insert(at);
+        }
+        if in_folder("scheduled/") && *how == How::Created {
+            self.waited.extend(parsed().and_then(|it| it.n).map(|n| (queue, n)));
         }
         let completed = in_folder("completed/");
         if !(completed || in_folder("failed/")) {
@@ -480,11 +478,19 @@ impl Facts {
     }
 }
 
+fn trouble(fault: &Fault) -> Option<&Trouble> {
+    match fault {
+        Fault::Process(_, _, trouble) | Fault::At(_, _, trouble) => Some(trouble),
+        _ => None,
+    }
+}
+
 /// Whether a disk seems full to somebody.
 fn is_full(fault: &Fault) -> bool {
-    let trouble = match fault {
-        Fault::Process(_, _, trouble) | Fault::At(_, _, trouble) => trouble,
-        _ => return false,
-    };
-    matches!(trouble, Trouble::Fails(errno, _) if *errno == rustix::io::Errno::NOSPC)
+    matches!(trouble(fault), Some(Trouble::Fails(errno, _)) if *errno == Errno::NOSPC)
+}
+
+/// Whether a request comes late.
+fn is_late(fault: &Fault) -> bool {
+    matches!(trouble(fault), Some(Trouble::Late(_)))
 }

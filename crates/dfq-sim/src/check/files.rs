@@ -68,12 +68,15 @@ impl Walk<'_> {
         let lease_id = lease.and_then(|it| it.says.as_ref()).map(|it| it.lease_id.clone());
         // One that is older than the task is what was left of an earlier one.
         let of_it = |made: Duration| lease.is_some_and(|lease| lease.made >= made);
-        let alive = life.task.as_ref().is_some_and(|task| of_it(task.made));
+        // In a bucket, a task that comes when its life is over is a push that will be taken back.
+        let stray =
+            |made: Duration| self.facts.in_bucket && life.records().any(|it| it.made < made);
+        let alive = life.task.as_ref().is_some_and(|task| of_it(task.made) && !stray(task.made));
         if alive {
             let text = format!("{name} was removed at {at:?}, while its task was there");
             self.breaks("leases go only after their task", text);
         }
-        self.removed.extend(lease_id.map(|it| (queue, name.to_owned(), it)));
+        self.removed.extend(lease_id.map(|it| ((queue, name.to_owned(), it), at)));
     }
 
     fn lease_comes(
@@ -87,11 +90,25 @@ impl Walk<'_> {
     ) {
         let (name, wall) = (&changed.name, changed.wall);
         let Some(lease) = walk::lease(&changed.bytes) else { return };
-        let back = self.removed.contains(&(queue, name.clone(), lease.lease_id.clone()));
+        // A claim of what has been pushed since may have the nonce of other claims of its owner.
+        let task = self.life(queue, stem).and_then(|life| life.task.as_ref());
+        let removed = self.removed.get(&(queue, name.clone(), lease.lease_id.clone()));
+        let back = removed.is_some_and(|removed| task.is_none_or(|task| task.made < *removed));
         // A cancel removes the lease of somebody who may just be renewing it.
         let cancelled = self.facts.cancels(names::id_and_life(stem).0);
-        let late = self.facts.in_bucket && (!self.facts.orderly || cancelled);
         let owner = lease.worker.unwrap_or(pid);
+        // And whoever finds the record of its end removes it, while a renewal may be on its way. The owner's own
+        // clean-up waits for that, and removes what came back.
+        let deleted = self.facts.deletes.get(&(owner, name.clone()));
+        let by_owner = deleted.is_some_and(|deleted| *deleted < at);
+        let given = self.facts.claims.iter().find(|it| {
+            it.queue == queue && it.lease_id() == lease.lease_id && it.attempt() == attempt
+        });
+        let on_its_way = given.is_some_and(|it| self.gave_up_a_beat(owner, &it.claimed.receipt));
+        // A claim that is given up is marked so, whatever has become of it.
+        let given_up = lease.state.as_deref() == Some("withdrawn");
+        let excused = !self.facts.orderly || cancelled || !by_owner || on_its_way || given_up;
+        let late = self.facts.in_bucket && excused;
         if back && !late && !self.facts.stalled(owner) && self.facts.sound(owner) {
             let text = format!("{name} of {} at {at:?}, which had been removed", lease.lease_id);
             self.breaks("no lease comes back", text);
@@ -108,7 +125,9 @@ impl Walk<'_> {
             match current {
                 Some((judged, file)) if file.says.is_none() => {
                     let until = file.wall.saturating_add(self.facts.lease).unwrap_or(file.wall);
-                    if wall + SLACK < until {
+                    // It may have been judged before it was spoiled. Then it is looked at once more.
+                    let settled = file.written + Duration::from_secs(1) < at;
+                    if wall + SLACK < until && settled {
                         let text = format!(
                             "{name} at {wall}, while attempt {judged}, which cannot be read, holds until {until}"
                         );
@@ -239,7 +258,8 @@ impl Walk<'_> {
             next: format!("pending/{folder}{}/task.json", names::life_of(id, number + 1)),
         };
         self.forgotten.push(gone);
-        if !marked {
+        // A removal that was sent for the mark before may come late.
+        if !marked && self.facts.orderly {
             let text = format!("{name} was removed at {at:?}");
             self.breaks("a record goes only when it is marked", text);
         }

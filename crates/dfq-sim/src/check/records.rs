@@ -21,7 +21,9 @@ pub(super) const ALL: [Rule; 8] = [
 
 fn is_of(facts: &Facts, record: &Recorded, debt: &Debt) -> bool {
     let named = record.name.ends_with(&format!("/{}.json", stem(&debt.key)));
-    let any = debt.later || facts.is_spoiled(debt);
+    let waited = facts.waited.contains(&(debt.queue, debt.n));
+    // A cancel is of an id, and may have read a push of it that waits, while another came.
+    let any = debt.later || waited || record.cancelled || facts.is_spoiled(debt);
     record.queue == debt.queue && named && (record.n == Some(debt.n) || any)
 }
 
@@ -44,11 +46,14 @@ fn nothing_lost(facts: &Facts, _: &[Born]) -> Vec<String> {
             }
             _ if !last.moved => {}
             _ => {
-                // It goes on in the other queue.
-                let other = facts
-                    .records
-                    .iter()
-                    .any(|it| it.queue != debt.queue && it.push_id == last.push_id);
+                // It goes on in the other queue. If it has to wait there, another push may take its place.
+                let elsewhere = |(of, n): &(usize, i64)| *of != debt.queue && last.n == Some(*n);
+                let waited = facts.waited.iter().any(elsewhere);
+                let other = waited
+                    || facts
+                        .records
+                        .iter()
+                        .any(|it| it.queue != debt.queue && it.push_id == last.push_id);
                 if !other {
                     wrong.push(lost("was moved, and has no record in the other queue"));
                 }

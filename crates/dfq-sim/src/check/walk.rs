@@ -170,8 +170,8 @@ pub(super) struct Walk<'a> {
     pub(super) born: Vec<Born>,
     /// Claims that were handed out.
     pub(super) given: BTreeSet<(QueueNo, String, u32, String)>,
-    /// Leases that were removed: their names and their nonces.
-    pub(super) removed: BTreeSet<(QueueNo, String, String)>,
+    /// Leases that were removed: their names and their nonces, and when.
+    pub(super) removed: BTreeMap<(QueueNo, String, String), Duration>,
     /// Records that went from a bucket.
     pub(super) forgotten: Vec<Forgotten>,
     pub(super) wrong: Vec<Violation>,
@@ -189,7 +189,7 @@ impl<'a> Walk<'a> {
             asked: BTreeMap::new(),
             born: Vec::new(),
             given: BTreeSet::new(),
-            removed: BTreeSet::new(),
+            removed: BTreeMap::new(),
             forgotten: Vec::new(),
             wrong: Vec::new(),
             cut: None,

@@ -225,7 +225,7 @@ impl Volume {
             self.save(step);
         }
         self.rebuild(chance);
-        self.dirty.clear();
+        self.dirty.retain(|ino, _| self.nodes.contains_key(ino));
         self.count_room();
         self.tell_difference(&before);
     }
@@ -243,8 +243,12 @@ impl Volume {
             node.names = name.into_iter().collect();
             node.removed_by = None;
             node.linkable = false;
+            // Who has it open has survived, over a network, and sends again what the server had not synced.
+            let is_dirty = self.dirty.contains_key(&ino);
+            let sent_again = is_dirty && node.is_open();
             if let (Body::File(seen), Body::File(saved)) = (&node.body, &node.saved.body)
-                && self.dirty.contains_key(&ino)
+                && is_dirty
+                && !sent_again
             {
                 node.saved.body = Body::File(torn(seen, saved, chance));
                 node.saved.modified = node.modified;
@@ -254,8 +258,11 @@ impl Volume {
                 ahead.extend(below);
                 node.peak = entries.len();
             }
-            node.body = node.saved.body.clone();
-            node.modified = node.saved.modified;
+            if !sent_again {
+                self.dirty.remove(&ino);
+                node.body = node.saved.body.clone();
+                node.modified = node.saved.modified;
+            }
             self.versions += 1;
             node.version = self.versions;
             self.nodes.insert(ino, node);

@@ -22,10 +22,7 @@ pub(super) const fn millis(millis: u64) -> Duration {
 }
 
 /// How old it may be what a machine knows of names over NFS.
-///
-/// KNOWN: with any lag at all a push on one machine takes a record for missing that another has just made: its
-/// second look is answered from what its machine remembers of the first. To see it, add 3 s.
-const NFS_LAG: [Duration; 1] = [Duration::ZERO];
+const NFS_LAG: [Duration; 4] = [Duration::ZERO, secs(3), secs(3), secs(30)];
 
 /// Which stores plans are drawn for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -93,6 +90,7 @@ impl Plan {
             max_lost: draw.one(&[2, 10]),
             backoff: draw.one(&[millis(100), secs(5)]),
             flat: draw.percent(15),
+            made: draw.percent(80),
             hosts: draw.hosts(),
             actors: Vec::new(),
             faults: Vec::new(),
@@ -108,10 +106,9 @@ impl Plan {
             draw.cast(&mut plan);
             draw.faults(&mut plan);
         }
-        // KNOWN: who first sees a time without a fraction of a second takes the store's times for whole seconds, and
-        // refuses short leases. That is rare only where times are fine.
+        // Where times are whole seconds, short leases are refused.
         match &mut plan.store {
-            Store::Disk(kind) if plan.lease < secs(10) => kind.tick = Duration::from_nanos(1),
+            Store::Disk(kind) if plan.lease < secs(10) => kind.tick = kind.tick.min(millis(4)),
             _ => {}
         }
         plan
@@ -126,7 +123,8 @@ impl Draw {
             nfs,
             unnamed: nfs.is_none() && self.percent(85),
             links: nfs.is_some() || self.percent(90),
-            room: self.percent(10).then(|| 4_000 + self.below(30_000)),
+            // At least enough to make a queue.
+            room: self.percent(10).then(|| 9_000 + self.below(30_000)),
             journal: self.percent(50),
         }
     }
@@ -142,7 +140,7 @@ impl Draw {
             late: some(),
             doubled: some(),
             refused: some(),
-            listing_lag: Duration::ZERO,
+            listing_lag: if self.percent(20) { self.time(secs(10)) } else { Duration::ZERO },
         }
     }
 
@@ -318,8 +316,8 @@ impl Draw {
                 }
             }
             let folder = self.one(&["completed", "failed", "pending"]);
-            // KNOWN: what fails with EIO for ever, a worker keeps for ever.
-            plan.faults.push(Fault::Refused(worker, folder, Errno::ACCESS));
+            let errno = self.one(&[Errno::ACCESS, Errno::IO]);
+            plan.faults.push(Fault::Refused(worker, folder, errno));
         }
     }
 

@@ -15,6 +15,8 @@ pub enum Spot {
     Record,
     /// Puts a task where it can be claimed.
     Publish,
+    /// Puts a task where it waits for its time.
+    Schedule,
     /// Removes a task.
     TaskGone,
     /// Removes a lease.
@@ -64,6 +66,7 @@ impl Spot {
             (Self::Beat, is_lease && replaces),
             (Self::Record, is_record && (creates || replaces)),
             (Self::Publish, below("pending/") && !is_lease && (creates || replaces)),
+            (Self::Schedule, below("scheduled/") && creates),
             (Self::TaskGone, removes && path.contains("/task.json")),
             (Self::LeaseGone, removes && path.contains("/lease")),
             (Self::RecordGone, removes && is_record),

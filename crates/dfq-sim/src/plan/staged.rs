@@ -13,10 +13,27 @@ use super::{
     Actor, BucketKind, Fault, Host, Plan, Pull, Says, Spot, Step, Store, Trouble, When, Work,
 };
 
+mod purges;
+
+use purges::{
+    a_cleanup_beside_a_purge, a_purge_and_a_cut, a_purge_of_remains_and_a_cut,
+    a_purge_that_stops_halfway, a_push_beside_a_purge, a_push_between_two_removals,
+    a_push_over_a_purge, a_removal_that_comes_late, a_removal_without_answer, left_behind, remains,
+    two_purges,
+};
+
 type Scene = fn(&mut Draw, &mut Plan);
 
 /// For directories.
-const ON_DISK: [Scene; 24] = [
+const ON_DISK: [Scene; 32] = [
+    a_record_of_another_machine,
+    a_delayed_push_without_answer,
+    a_jump_over_a_backoff,
+    a_heartbeat_that_hangs,
+    tasks_that_rest,
+    two_who_make_it,
+    a_claim_that_hangs,
+    a_purge_of_remains_and_a_cut,
     a_jump_before_a_renewal,
     two_jumps_around_a_renewal,
     a_jump_of_days,
@@ -44,7 +61,14 @@ const ON_DISK: [Scene; 24] = [
 ];
 
 /// For buckets.
-const IN_BUCKET: [Scene; 22] = [
+const IN_BUCKET: [Scene; 29] = [
+    a_delayed_push_without_answer,
+    a_jump_of_days,
+    a_jump_over_a_backoff,
+    a_heartbeat_that_hangs,
+    tasks_that_rest,
+    a_claim_that_hangs,
+    a_push_that_comes_late,
     a_jump_before_a_renewal,
     a_jump_unseen,
     a_claim_after_a_jump,
@@ -154,6 +178,13 @@ fn a_jump_of_days(draw: &mut Draw, plan: &mut Plan) {
     newcomers(draw, plan, secs(36), secs(3), 4);
 }
 
+fn a_jump_over_a_backoff(draw: &mut Draw, plan: &mut Plan) {
+    plan.backoff = secs(60);
+    draw.on(plan, Duration::ZERO, vec![push(&[0])]);
+    draw.on(plan, millis(500), vec![pull(millis(10), false, Says::Failed)]);
+    jump(plan, secs(3), -2 * 86_400);
+}
+
 fn a_jump_unseen(draw: &mut Draw, plan: &mut Plan) {
     plan.lease = secs(30);
     draw.on(plan, Duration::ZERO, vec![push(&[0])]);
@@ -207,116 +238,9 @@ fn a_second_attempt_and_a_cut(draw: &mut Draw, plan: &mut Plan) {
 
 fn a_cleanup_and_a_cut(draw: &mut Draw, plan: &mut Plan) {
     plan.lease = secs(1);
-    let ids = [0, 1, 2, 3, 4, 5];
-    draw.on(plan, Duration::ZERO, vec![push(&ids)]);
-    let dies = draw.on(plan, millis(300), vec![pull(millis(10), false, Says::Done)]);
-    after(plan, dies, Spot::Record, 5, Trouble::Killed);
+    remains(draw, plan);
     let cleans = draw.on(plan, secs(2), vec![pull(millis(10), false, Says::Done)]);
     after(plan, cleans, Spot::TaskGone, 5, Trouble::PowerCut);
-}
-
-/// When records may be purged, if all is done in the first minute.
-fn old(plan: &Plan) -> Duration {
-    secs(3600).max(plan.lease * 10) + secs(120)
-}
-
-fn purge(plan: &Plan) -> Step {
-    Step::Purge { completed: true, older_than: old(plan) - secs(120) }
-}
-
-/// Lives of an id that are over in the first minute.
-fn lived(draw: &mut Draw, plan: &mut Plan, lives: u32) {
-    let life = [push(&[0]), pull(millis(10), false, Says::Done), Step::Wait(secs(5))];
-    draw.on(plan, Duration::ZERO, (0..lives).flat_map(|_| life.clone()).collect());
-}
-
-fn a_purge_and_a_cut(draw: &mut Draw, plan: &mut Plan) {
-    lived(draw, plan, 2);
-    let at = old(plan);
-    draw.on(plan, at, vec![purge(plan), Step::Cut, push(&[0])]);
-}
-
-fn a_push_over_a_purge(draw: &mut Draw, plan: &mut Plan) {
-    let at = old(plan);
-    let sleeps = draw.on(plan, Duration::ZERO, vec![push(&[0])]);
-    before(plan, sleeps, Spot::Publish, 0, Trouble::Stalled(at + secs(20)));
-    draw.on(plan, secs(2), vec![push(&[0]), pull(millis(10), false, Says::Done)]);
-    draw.on(plan, at, vec![purge(plan)]);
-    let from = at + secs(21) + draw.time(secs(2));
-    newcomers(draw, plan, from, secs(1), 2);
-}
-
-fn a_removal_that_comes_late(draw: &mut Draw, plan: &mut Plan) {
-    let at = old(plan);
-    draw.on(plan, Duration::ZERO, vec![push(&[0])]);
-    let sleeps = draw.on(plan, secs(1), vec![work(secs(30), millis(20))]);
-    after(plan, sleeps, Spot::Record, 0, Trouble::Stalled(at + secs(20)));
-    // Others find what that one has left.
-    newcomers(draw, plan, secs(20), secs(20), 3);
-    draw.on(plan, at, vec![purge(plan), Step::Wait(secs(3)), push(&[0])]);
-}
-
-/// A task whose worker died when it had recorded its end.
-fn left_behind(draw: &mut Draw, plan: &mut Plan) {
-    draw.on(plan, Duration::ZERO, vec![push(&[0])]);
-    let dies = draw.on(plan, secs(1), vec![pull(millis(10), false, Says::Done)]);
-    after(plan, dies, Spot::Record, 0, Trouble::Killed);
-}
-
-fn a_cleanup_beside_a_purge(draw: &mut Draw, plan: &mut Plan) {
-    left_behind(draw, plan);
-    let at = old(plan);
-    let cleans = draw.on(plan, at, vec![pull(millis(10), false, Says::Nothing)]);
-    before(plan, cleans, Spot::TaskGone, 0, Trouble::Stalled(secs(20)));
-    let steps = vec![purge(plan), Step::Wait(secs(3)), push(&[0])];
-    draw.on(plan, at + secs(4), steps);
-}
-
-fn a_purge_that_stops_halfway(draw: &mut Draw, plan: &mut Plan) {
-    plan.flat = false;
-    lived(draw, plan, 1);
-    let at = old(plan);
-    let stops = draw.on(plan, at, vec![purge(plan)]);
-    before(plan, stops, Spot::RecordGone, 0, Trouble::Stalled(secs(25)));
-    // Such a push tries the first life before it looks.
-    let once = Step::Push { ids: vec![0], again: false, delay: None };
-    draw.on(plan, at + secs(9), vec![once]);
-    newcomers(draw, plan, at + secs(12), secs(3), 3);
-}
-
-fn a_removal_without_answer(draw: &mut Draw, plan: &mut Plan) {
-    lived(draw, plan, 1);
-    let at = old(plan);
-    let waits = draw.on(plan, at, vec![purge(plan)]);
-    before(plan, waits, Spot::RecordGone, 0, Trouble::Repeated);
-    let steps = vec![push(&[0]), pull(millis(10), false, Says::Done)];
-    draw.on(plan, at + secs(4), steps);
-}
-
-fn a_push_between_two_removals(draw: &mut Draw, plan: &mut Plan) {
-    lived(draw, plan, 2);
-    let at = old(plan);
-    let purges = draw.on(plan, at, vec![purge(plan)]);
-    before(plan, purges, Spot::Record, 1, Trouble::Slow(secs(15)));
-    draw.on(plan, at + secs(6), vec![push(&[0])]);
-}
-
-fn a_push_beside_a_purge(draw: &mut Draw, plan: &mut Plan) {
-    lived(draw, plan, 1);
-    let at = old(plan);
-    let waits = draw.on(plan, at, vec![push(&[0])]);
-    before(plan, waits, Spot::Publish, 0, Trouble::Stalled(secs(30)));
-    draw.on(plan, at + secs(3), vec![purge(plan)]);
-}
-
-fn two_purges(draw: &mut Draw, plan: &mut Plan) {
-    lived(draw, plan, 1);
-    let at = old(plan);
-    let waits = draw.on(plan, at, vec![purge(plan)]);
-    before(plan, waits, Spot::Record, 0, Trouble::Stalled(secs(30)));
-    let life = [push(&[0]), pull(millis(10), false, Says::Done)];
-    let steps = [Step::Wait(secs(1)), purge(plan)].into_iter().chain(life).collect();
-    draw.on(plan, at + secs(2), steps);
 }
 
 fn a_look_that_fails(draw: &mut Draw, plan: &mut Plan) {
@@ -438,4 +362,65 @@ fn an_unlock(draw: &mut Draw, plan: &mut Plan) {
 fn a_retry_of_what_is_done(draw: &mut Draw, plan: &mut Plan) {
     let done = [push(&[0]), pull(millis(10), false, Says::DoneTwice), Step::Retry(0)];
     draw.on(plan, Duration::ZERO, done.to_vec());
+}
+
+fn tasks_that_rest(draw: &mut Draw, plan: &mut Plan) {
+    plan.backoff = secs(3600);
+    let ids = [0, 1, 2, 3, 4, 5];
+    draw.on(plan, Duration::ZERO, vec![push(&ids), pull(millis(10), false, Says::Failed)]);
+    draw.on(plan, secs(5), vec![work(secs(900), millis(20))]);
+}
+
+fn two_who_make_it(draw: &mut Draw, plan: &mut Plan) {
+    (plan.made, plan.flat) = (false, false);
+    let first = draw.on(plan, Duration::ZERO, vec![push(&[0])]);
+    before(plan, first, Spot::Publish, 0, Trouble::Stalled(secs(3)));
+    let second = draw.on(plan, Duration::ZERO, vec![push(&[1])]);
+    // It has found no settings, and goes on when the other has made them, and folders.
+    plan.faults.push(Fault::Process(second, draw.one(&[1, 2]), Trouble::Stalled(secs(1))));
+}
+
+fn a_claim_that_hangs(draw: &mut Draw, plan: &mut Plan) {
+    draw.on(plan, Duration::ZERO, vec![push(&[0, 1])]);
+    let hangs = draw.on(plan, secs(1), vec![pull(secs(2), false, Says::Done)]);
+    let (nth, lasts) = (draw.one(&[0, 1]), plan.lease.mul_f64(draw.one(&[0.5, 1.2])));
+    after(plan, hangs, Spot::Claim, nth, Trouble::Slow(lasts));
+}
+
+fn a_heartbeat_that_hangs(draw: &mut Draw, plan: &mut Plan) {
+    draw.on(plan, Duration::ZERO, vec![push(&[0, 1])]);
+    let lasts = plan.lease / 2;
+    let hangs = draw.on(plan, secs(1), vec![pull(secs(4), true, Says::Done)]);
+    before(plan, hangs, Spot::Beat, draw.one(&[0, 1]), Trouble::Slow(lasts));
+}
+
+fn a_push_that_comes_late(draw: &mut Draw, plan: &mut Plan) {
+    plan.flat = false;
+    let once = || vec![Step::Push { ids: vec![0], again: false, delay: None }];
+    draw.on(plan, Duration::ZERO, once());
+    // Its first request comes when the other's task is done; and it has looked for records before that.
+    let late = draw.on(plan, secs(1), once());
+    before(plan, late, Spot::Publish, 0, Trouble::Late(secs(40)));
+    before(plan, late, Spot::Look, 0, Trouble::Slow(secs(35)));
+    draw.on(plan, secs(12), vec![work(secs(18), millis(20))]);
+}
+
+fn a_delayed_push_without_answer(draw: &mut Draw, plan: &mut Plan) {
+    let delay = Some(secs(60));
+    let steps = vec![Step::Push { ids: vec![0, 1], again: draw.percent(50), delay }];
+    let waits = draw.on(plan, Duration::ZERO, steps);
+    before(plan, waits, Spot::Schedule, draw.one(&[0, 1]), Trouble::Repeated);
+}
+
+fn a_record_of_another_machine(_: &mut Draw, plan: &mut Plan) {
+    plan.hosts = vec![Host::default(); 2];
+    if let Store::Disk(kind) = &mut plan.store {
+        (kind.nfs, kind.unnamed, kind.links) = (Some(secs(30)), false, true);
+    }
+    // The first knows that there is no record, and the second makes one.
+    let twice = vec![push(&[0]), Step::Wait(secs(3)), push(&[0])];
+    let done = vec![pull(millis(10), false, Says::Done)];
+    for (host, starts, steps) in [(1, Duration::ZERO, twice), (0, secs(1), done)] {
+        plan.actors.push(Actor { host, starts, steps, restarts: false });
+    }
 }
