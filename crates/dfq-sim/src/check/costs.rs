@@ -22,7 +22,7 @@ const IN_BUCKET: Budget = Budget(60, 9, 20);
 fn polls_are_cheap(facts: &Facts, _: &[Born]) -> Vec<String> {
     let Budget(to_come, a_poll, a_change) = if facts.in_bucket { IN_BUCKET } else { ON_DISK };
     let (mut spent, mut looked) = (BTreeMap::new(), BTreeMap::new());
-    // Who is refused something tries it again and again.
+    // A process that is refused something tries it again and again.
     for poll in facts.polls.iter().filter(|poll| facts.sound(poll.pid)) {
         let process = (poll.pid, poll.queue);
         let since = looked.insert(process, poll.asked).unwrap_or_default();
