@@ -23,6 +23,9 @@ use crate::store::{Created, Entry, EntryKind, Stamp, Tree};
 /// The most tasks that one poll moves.
 const MAX_MOVED: usize = 512;
 
+/// How often one task is tried while others are at it too.
+const MOST_TRIES: usize = 3;
+
 /// How often the root, and `scheduled/`, are looked at where that takes requests and there is other
 /// work to do.
 const ROOT_EVERY: Duration = Duration::from_secs(5);
@@ -371,24 +374,24 @@ impl<T: Tree> Core<T> {
         if planted::is(Planted::PromoteRemovesFirst) {
             return self.promote_by_removing(&from, &to).await;
         }
-        let mut created = self.tree.promote(&from, &to, self.durable()).await?;
-        if created == Created::Exists
-            && !self.strategy.has_folders
-            && !self.tree.exists(&layout::task_file(&from)).await?
-        {
-            return Ok(true); // somebody else was faster
-        }
-        if created == Created::Exists && self.pending_task(key).await?.is_none() {
-            self.clean_finished(key).await?;
-            created = self.tree.promote(&from, &to, self.durable()).await?;
-        }
-        if created == Created::Exists {
-            // Pending already, and durably so. Only now is the copy in excess, even if somebody moves it to
-            // `pending/` at this moment: the task it was a copy of has then finished.
-            if self.pending_task(key).await?.is_some() {
-                self.remove_published(&from).await?;
+        let mut tries = 0;
+        while self.tree.promote(&from, &to, self.durable()).await? == Created::Exists {
+            if !self.strategy.has_folders && !self.tree.exists(&layout::task_file(&from)).await? {
+                return Ok(true); // somebody else was faster
             }
-            return self.has_gone(&from).await;
+            if self.pending_task(key).await?.is_some() {
+                // Pending already, and durably so. Only now is the copy in excess, even if somebody moves it to
+                // `pending/` at this moment: the task it was a copy of has then finished.
+                self.remove_published(&from).await?;
+                return self.has_gone(&from).await;
+            }
+            // What stood in the way is over, or went in this very moment, as when another copy was moved and its
+            // life had ended.
+            tries += 1;
+            if tries == MOST_TRIES {
+                return self.has_gone(&from).await;
+            }
+            self.clean_finished(key).await?;
         }
         match self.outcome(key).await? {
             // Done quickly; or its life had ended before.
