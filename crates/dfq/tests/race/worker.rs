@@ -65,11 +65,8 @@ impl Worker {
             let to = now(&self.env);
             let polled = match polled {
                 Ok(polled) => polled,
-                Err(error)
-                    if error.kind() == ErrorKind::Unavailable && journal::unknowns_are_fine() =>
-                {
-                    continue;
-                }
+                // It lost a request; or the machine was so slow that what it claimed had to be given back.
+                Err(error) if error.kind() == ErrorKind::Unavailable => continue,
                 Err(error) => {
                     self.journal.note([&Event::Trouble(format!("poll: {error:?}"))]);
                     return;
