@@ -83,6 +83,8 @@ pub(crate) enum Command {
     Pause(c::pause::Pause),
     Resume(c::pause::Resume),
     Gc(c::gc::Gc),
+    Supervise(c::supervise::Supervise),
+    Conflicts(c::conflicts::Conflicts),
     Check(c::check::Check),
     Wait(c::wait::Wait),
     Export(c::export::Export),

@@ -3,7 +3,7 @@
 //! Invariant: entries stand in the order in which they happened, at the true time. Nobody in the simulation sees
 //! it; the checker sees nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -259,6 +259,8 @@ struct Inner {
     looks: BTreeMap<(Pid, String), Duration>,
     /// What a process has asked a bucket to remove, and when it first did.
     deletes: BTreeMap<(Pid, String), Duration>,
+    /// Who has sent what is to be a task, and when, by its name.
+    sent: BTreeMap<String, Vec<(Duration, Pid)>>,
     /// When a process was told what the store's clock shows.
     clock_looks: BTreeMap<Pid, Vec<Duration>>,
     /// Which actor a process is.
@@ -310,7 +312,13 @@ impl History {
 
     /// Notes that a process looked at a task or a lease, or removed something from a bucket.
     pub fn looked(&self, pid: Pid, call: &Call) {
-        let looks = !call.changes && call.path.starts_with("pending/");
+        let is_pending = call.path.starts_with("pending/");
+        if call.changes && is_pending && call.path.ends_with("/task.json") && call.verb != "delete"
+        {
+            let sent = (self.world.now(), pid);
+            self.inner().sent.entry(call.path.clone()).or_default().push(sent);
+        }
+        let looks = !call.changes && is_pending;
         if looks || call.verb == "delete" {
             let (at, mut inner) = (self.world.now(), self.inner());
             // Several can be removed at once.
@@ -335,6 +343,13 @@ impl History {
     /// What each process has asked a bucket to remove, and when it first did.
     pub fn deletes(&self) -> BTreeMap<(Pid, String), Duration> {
         self.inner().deletes.clone()
+    }
+
+    /// Who has asked for a task of that name to be there, from then on.
+    pub fn senders(&self, name: &str, since: Duration) -> BTreeSet<Pid> {
+        let inner = self.inner();
+        let sent = inner.sent.get(name).into_iter().flatten();
+        sent.filter(|(at, _)| *at >= since).map(|(_, pid)| *pid).collect()
     }
 
     /// When each process was told what the store's clock shows.

@@ -14,5 +14,6 @@ pub mod run;
 pub mod seam;
 pub mod shrink;
 pub mod stage;
+pub mod synced;
 pub mod timeline;
 pub mod world;

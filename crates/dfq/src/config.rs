@@ -6,8 +6,9 @@
 //! ```toml
 //! root = "/data"          # names live under <root>/queues/<campaign>/<name>; default: beside this file
 //! campaign = "turboship"  # default: "default"
-//! provider = "s3"         # where names live: filesystem (the default), s3 or sqs
-//! bucket = "s3://box/dfq" # for s3: names live under <bucket>/campaigns/<campaign>/queues/<name>
+//! provider = "s3"         # where names live: filesystem (the default), s3, sqs, or synced: a folder here,
+//!                         # which `dfq supervise` merges with the bucket
+//! bucket = "s3://box/dfq" # for s3 and synced: <bucket>/campaigns/<campaign>/queues/<name>
 //!
 //! [s3]                    # where that differs from the ordinary AWS environment
 //! endpoint = "http://127.0.0.1:9000"
@@ -32,6 +33,10 @@
 //!                         # names its group in a FIFO queue
 //! ```
 //!
+//! [queues.crawl]
+//! provider = "synced"     # under root, as a folder, and in the bucket
+//! sync_every = "60s"      # how often both are merged
+//!
 //! The settings of a queue (`lease`, `max_attempts`, `max_lost`, `backoff`, `backoff_max`,
 //! `durability`, `layout`, `shared`) are those that it is made with; an existing one keeps its own.
 //!
@@ -54,7 +59,7 @@ use crate::address::Address;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::encode_segment;
 use crate::meter::Prices;
-use crate::model::Settings;
+use crate::model::{Settings, Synced};
 use crate::options::{OpenOptions, S3Options, SqsOptions};
 use crate::provider;
 use crate::queue::Queue;
@@ -73,6 +78,8 @@ pub struct Target {
     pub settings: Settings,
     /// How to get at SQS, if that is where it is.
     pub sqs: SqsOptions,
+    /// What it is merged with, if it is synced.
+    pub hub: Option<Address>,
 }
 
 /// What was said on the command line; it stands above all else.
@@ -269,52 +276,73 @@ impl Config {
         if let Some(address) = Address::parse(text)? {
             self.check_flag(text, &address)?;
             let (settings, sqs) = (Settings::default(), self.sqs(None));
-            return Ok(Target { name: None, address, settings, sqs });
+            return Ok(Target { name: None, address, settings, sqs, hub: None });
         }
         let Some(queue) = self.doc.queues.get(text) else { return Err(self.unknown(text)) };
         let place = self.file().unwrap_or(Path::new(CONFIG_FILE)).display();
         let wrong = |error: Error| error.context(format!("{place}: queue '{text}'"));
-        let settings = queue.settings().map_err(wrong)?;
+        let mut settings = queue.settings().map_err(wrong)?;
+        let mut hub = None;
         let address = match &queue.address {
             Some(address) => {
                 let address = self.beside_file(address.parse().map_err(wrong)?);
                 self.check_flag(text, &address)?;
                 address
             }
-            None => self.expand(text, queue)?,
+            None => {
+                let (address, middle) = self.expand(text, queue)?;
+                if let Some(middle) = &middle {
+                    let every = queue.sync_every().map_err(wrong)?;
+                    settings.synced = Some(Synced::of_hub(&middle.to_string(), every));
+                    settings.check().map_err(wrong)?;
+                }
+                hub = middle;
+                address
+            }
         };
-        Ok(Target { name: Some(text.to_owned()), address, settings, sqs: self.sqs(Some(queue)) })
+        let (name, sqs) = (Some(text.to_owned()), self.sqs(Some(queue)));
+        Ok(Target { name, address, settings, sqs, hub })
     }
 
-    /// Where a queue without an address of its own is.
-    fn expand(&self, name: &str, queue: &QueueDoc) -> Result<Address> {
+    /// Where a queue without an address of its own is, and what it is merged with.
+    fn expand(&self, name: &str, queue: &QueueDoc) -> Result<(Address, Option<Address>)> {
         let chosen = self.provider_with(queue.provider.as_deref().map(|word| (name, word)))?;
-        let (campaign, segment) = (encode_segment(self.campaign()), encode_segment(name));
-        match chosen.value {
-            Provider::Filesystem => Ok(Address::Directory(self.campaign_folder().join(segment))),
-            Provider::S3 => {
-                let Some(bucket) = queue.bucket.as_deref().or(self.doc.bucket.as_deref()) else {
-                    return Err(Error::invalid(format!(
-                        "queue '{name}' is to be in a bucket ({}), but none is named; write bucket = \
+        let segment = encode_segment(name);
+        let folder = || Address::Directory(self.campaign_folder().join(&segment));
+        let bucket = || self.bucket_of(name, queue, &chosen.origin);
+        Ok(match chosen.value {
+            Provider::Filesystem => (folder(), None),
+            Provider::S3 => (bucket()?, None),
+            Provider::Synced => (folder(), Some(bucket()?)),
+            Provider::Sqs => (self.sqs_of(name, queue)?, None),
+        })
+    }
+
+    fn bucket_of(&self, name: &str, queue: &QueueDoc, origin: &Origin) -> Result<Address> {
+        let Some(bucket) = queue.bucket.as_deref().or(self.doc.bucket.as_deref()) else {
+            return Err(Error::invalid(format!(
+                "queue '{name}' is to be in a bucket ({}), but none is named; write bucket = \
                          \"s3://bucket/prefix\" into {CONFIG_FILE}",
-                        chosen.origin
-                    )));
-                };
-                let bucket = document::bucket(bucket)?;
-                let below = bucket.below(&format!("campaigns/{campaign}/queues/{segment}"));
-                // It may be too long now.
-                below.to_string().parse()
-            }
-            Provider::Sqs => match &queue.sqs {
-                Some(sqs) => document::sqs(sqs),
-                None => document::sqs(&format!("{}-{name}", self.campaign())).map_err(|_| {
-                    Error::invalid(format!(
-                        "'{}-{name}' cannot be the name of an SQS queue; write sqs = \"NAME\" below \
+                origin
+            )));
+        };
+        let (campaign, segment) = (encode_segment(self.campaign()), encode_segment(name));
+        let bucket = document::bucket(bucket)?;
+        let below = bucket.below(&format!("campaigns/{campaign}/queues/{segment}"));
+        // It may be too long now.
+        below.to_string().parse()
+    }
+
+    fn sqs_of(&self, name: &str, queue: &QueueDoc) -> Result<Address> {
+        match &queue.sqs {
+            Some(sqs) => document::sqs(sqs),
+            None => document::sqs(&format!("{}-{name}", self.campaign())).map_err(|_| {
+                Error::invalid(format!(
+                    "'{}-{name}' cannot be the name of an SQS queue; write sqs = \"NAME\" below \
                          [queues.{name}] in {CONFIG_FILE}",
-                        self.campaign()
-                    ))
-                }),
-            },
+                    self.campaign()
+                ))
+            }),
         }
     }
 
@@ -327,7 +355,9 @@ impl Config {
     /// Where the campaign's queues are: those that are configured, and perhaps others.
     pub fn campaign_address(&self, provider: Provider) -> Option<Address> {
         match provider {
-            Provider::Filesystem => Some(Address::Directory(self.campaign_folder())),
+            Provider::Filesystem | Provider::Synced => {
+                Some(Address::Directory(self.campaign_folder()))
+            }
             Provider::S3 => {
                 let bucket = document::bucket(self.doc.bucket.as_deref()?).ok()?;
                 let campaign = encode_segment(self.campaign());
@@ -366,6 +396,7 @@ impl Config {
             Address::Other { .. } => return Ok(()),
         };
         match self.flags.provider {
+            Some(Provider::Synced) if is == Provider::Filesystem => Ok(()),
             Some(wanted) if wanted != is => Err(Error::invalid(format!(
                 "'{text}' has an address of its own ({address}): leave out --provider {wanted}"
             ))),

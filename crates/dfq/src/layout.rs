@@ -17,6 +17,7 @@
 //! is no `<sh>`.
 
 mod swapped;
+mod synced;
 
 use std::time::Duration;
 
@@ -29,8 +30,10 @@ pub use swapped::Swapped;
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) use swapped::swapped_for_trial;
 pub(crate) use swapped::{
-    VERSIONS, parse_version_name, record_that_a_purge_swaps, trial_of_a_purge, versions_dir, watch,
+    VERSIONS, merged, parse_version_name, record_that_a_purge_swaps, trial_of_a_purge,
+    versions_dir, watch,
 };
+pub(crate) use synced::*;
 
 /// The queue's settings.
 pub(crate) const SETTINGS: &str = "queue.json";
@@ -46,7 +49,8 @@ pub(crate) const LONGEST_READ: u64 = 64 << 20;
 
 /// The most bytes that are read of a file, by its name.
 pub(crate) fn read_limit(path: &str) -> u64 {
-    let large = [outcome_dir(Outcome::Completed), outcome_dir(Outcome::Failed), FLOORS];
+    let large =
+        [outcome_dir(Outcome::Completed), outcome_dir(Outcome::Failed), FLOORS, SYNC, CONFLICTS];
     let in_large = |dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'));
     let is_large = path.ends_with(TASK) || large.into_iter().any(in_large);
     if is_large { LARGEST.0 } else { LARGEST.1 }

@@ -73,6 +73,7 @@ pub mod queue;
 #[cfg(feature = "sqs")]
 pub mod sqs;
 pub mod store;
+pub mod synced;
 #[cfg(any(feature = "bucket", feature = "aws"))]
 mod tls;
 pub mod transfer;

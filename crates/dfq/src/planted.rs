@@ -316,6 +316,34 @@ planted! {
     PromoteRemovesFirst, "promote-removes-first", "verb: schedule";
     /// A task's own `not_before` is ignored. One that was published early by a move is handed out too soon.
     HandedOutEarly, "handed-out-early", "verb: claim";
+
+    // The merge of a folder and its hub (decision 31).
+
+    /// Floors do not say which pushes were forgotten. A task that was purged comes back with a node that was away, or one
+    /// that was not is dropped.
+    FloorsWithoutPushes, "floors-without-pushes", "R1";
+    /// Lives and files are merged in any order. A place is left with a gap, and a push there gets a wrong number.
+    MergeInAnyOrder, "merge-in-any-order", "R4";
+    /// Leases are merged although one before them is missing.
+    MergeLeavesGaps, "merge-leaves-gaps", "R4";
+    /// The hub's records are read before its tasks. One that ends between is put there again.
+    MergeRecordsFirst, "merge-records-first", "R5";
+    /// After a task was created nobody looks whether it is over by now. It lies beside its record until the next pass.
+    MergeWithoutLook, "merge-without-look", "R6";
+    /// The bytes of a task that loses are dropped.
+    MergeDropsLosers, "merge-drops-losers", "R7";
+    /// A task whose life was forgotten is dropped, though no purge knew of it.
+    MergeDropsForgotten, "merge-drops-forgotten", "R8";
+    /// Any worker ends a task that it cannot read. A healthy copy of it dies with it.
+    DamagedEndedByWorkers, "damaged-ended-by-workers", "R9";
+    /// Copies of a lease are ordered by its owner's clock. When that was set back, a nack is undone.
+    MergeByHeartbeat, "merge-by-heartbeat", "R10";
+    /// What is not in the hub is removed here, as a copy would.
+    AbsenceRemoves, "absence-removes", "R13";
+    /// A delayed copy of a task that is pending stays. Places differ for ever.
+    MergeKeepsCopies, "merge-keeps-copies", "scheduled";
+    /// Other nodes' leases are believed by their own clocks, or taken over as soon as they seem over.
+    OthersLeasesByTheirClock, "others-leases-by-their-clock", "others' leases";
 }
 
 #[cfg(all(test, feature = "planted"))]

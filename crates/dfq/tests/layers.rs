@@ -25,7 +25,7 @@ const LAYERS: [&[&str]; 15] = [
     &["sqs"],
     &["provider"],
     &["config"],
-    &["transfer", "worker"],
+    &["synced", "transfer", "worker"],
     &["conformance"],
 ];
 

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod cancel;
 pub(crate) mod check;
 pub(crate) mod config;
+pub(crate) mod conflicts;
 pub(crate) mod cp;
 pub(crate) mod demo;
 pub(crate) mod doctor;
@@ -24,6 +25,7 @@ pub(crate) mod retry;
 pub(crate) mod settle;
 pub(crate) mod show;
 pub(crate) mod stats;
+pub(crate) mod supervise;
 pub(crate) mod top;
 pub(crate) mod umask;
 pub(crate) mod unlock;
@@ -62,6 +64,8 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Answer> {
         Command::Pause(args) => args.run(context).await,
         Command::Resume(args) => args.run(context).await,
         Command::Gc(args) => args.run(context).await,
+        Command::Supervise(args) => args.run(context).await,
+        Command::Conflicts(args) => args.run(context).await,
         Command::Check(args) => args.run(context).await,
         Command::Wait(args) => args.run(context).await,
         Command::Export(args) => args.run(context).await,

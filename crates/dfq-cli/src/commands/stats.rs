@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::args::duration;
+use crate::commands::supervise::told;
 use crate::context::Context;
 use crate::cost;
 use crate::exit::{Answer, invalid, not_found, unsupported};
@@ -109,6 +110,13 @@ impl Stats {
         if !self.watch {
             let lines = self.count(context, &queues).await?;
             self.print(context, &lines)?;
+            if !context.quiet {
+                for (name, _) in &queues {
+                    if let Some(warning) = told::warn(context, name).await {
+                        crate::output::note!("dfq: {}", output::printable(&warning));
+                    }
+                }
+            }
             return Ok(Answer::yes_if(!self.alarmed(&lines)));
         }
         let mut stop = std::pin::pin!(tokio::signal::ctrl_c());

@@ -8,6 +8,7 @@
 pub(crate) mod answer;
 mod child;
 pub(crate) mod halt;
+mod merging;
 mod once;
 mod output;
 mod progress;
@@ -33,6 +34,7 @@ use crate::args::duration;
 use crate::context::Context;
 use crate::exit::{Answer, invalid};
 use halt::{Halt, Limit};
+use merging::Merging;
 use once::Once;
 use output::Logs;
 use progress::Progress;
@@ -111,6 +113,9 @@ pub(crate) struct Work {
     /// Let values that begin with a dash be whole arguments
     #[arg(long)]
     allow_dash: bool,
+    /// Merge the queue's folder with its bucket meanwhile, as `dfq supervise` does; for synced queues
+    #[arg(long)]
+    supervise: bool,
     /// Go on though `dfq doctor` found the store unsafe: tasks may be done twice
     #[arg(long)]
     allow_unsafe: bool,
@@ -165,6 +170,9 @@ impl Work {
                 "with --stream the command is started before there is a task; it reads tasks from stdin",
             ));
         }
+        if self.supervise {
+            merging::make_folders(context, &self.queues).await?;
+        }
         let mut queues = Vec::with_capacity(self.queues.len());
         let mut worker_id = None;
         for queue in &self.queues {
@@ -188,7 +196,13 @@ impl Work {
             halt: Halt::new(self.halt),
             hard: CancellationToken::new(),
         });
-        self.work(context, &work_context, template, &queues).await
+        let merging = match self.supervise {
+            true => Merging::start(context, &self.queues).await?,
+            false => Merging::watch(context, &self.queues).await?,
+        };
+        let answer = self.work(context, &work_context, template, &queues).await;
+        merging.end().await;
+        answer
     }
 
     async fn work(

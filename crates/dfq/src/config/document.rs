@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
 
@@ -61,13 +62,17 @@ pub(super) struct QueueDoc {
     pub(super) durability: Option<String>,
     pub(super) layout: Option<String>,
     pub(super) shared: Option<String>,
+    pub(super) sync_every: Option<String>,
 }
+
+/// How often folders are merged with their buckets.
+const SYNC_EVERY: Duration = Duration::from_secs(60);
 
 const TOP_KEYS: [&str; 8] =
     ["root", "campaign", "provider", "bucket", "s3", "sqs", "prices", "queues"];
 const S3_KEYS: [&str; 4] = ["endpoint", "region", "profile", "path_style"];
 const SQS_KEYS: [&str; 2] = ["endpoint", "region"];
-const QUEUE_KEYS: [&str; 14] = [
+const QUEUE_KEYS: [&str; 15] = [
     "address",
     "provider",
     "bucket",
@@ -82,6 +87,7 @@ const QUEUE_KEYS: [&str; 14] = [
     "durability",
     "layout",
     "shared",
+    "sync_every",
 ];
 
 impl Document {
@@ -144,6 +150,7 @@ impl Document {
 impl QueueDoc {
     fn check(&self) -> Result<()> {
         self.settings()?;
+        self.sync_every()?;
         self.provider.as_deref().map(Provider::parse).transpose()?;
         self.bucket.as_deref().map(bucket).transpose()?;
         self.sqs.as_deref().map(sqs).transpose()?;
@@ -159,6 +166,14 @@ impl QueueDoc {
             }
         }
         Ok(())
+    }
+
+    /// How often the folder is merged with its bucket, if it is.
+    pub(super) fn sync_every(&self) -> Result<Duration> {
+        match &self.sync_every {
+            None => Ok(SYNC_EVERY),
+            Some(text) => parse_duration(text),
+        }
     }
 
     /// The backoff, if the file says anything about it that can be read.

@@ -85,7 +85,9 @@ impl Config {
             let provider = self.provider_with(word)?;
             rows.add(&key("provider"), Some(provider.clone().map(|it| it.to_string())));
             let made_of = match (provider.value, &queue.bucket, &queue.sqs) {
-                (Provider::Filesystem, ..) => Origin::Made("root, campaign and name"),
+                (Provider::Filesystem | Provider::Synced, ..) => {
+                    Origin::Made("root, campaign and name")
+                }
                 (Provider::S3, Some(_), _) => Origin::File(key("bucket")),
                 (Provider::S3, None, _) => Origin::Made("bucket, campaign and name"),
                 (Provider::Sqs, _, Some(_)) => Origin::File(key("sqs")),
@@ -96,6 +98,20 @@ impl Config {
                 Err(error) => format!("({error})"),
             };
             rows.add(&key("address"), Some(Sourced::new(address, made_of)));
+            if provider.value == Provider::Synced {
+                let hub = self.resolve(name).ok().and_then(|target| target.hub);
+                let made_of = match queue.bucket {
+                    Some(_) => Origin::File(key("bucket")),
+                    None => Origin::Made("bucket, campaign and name"),
+                };
+                let row = hub.map(|hub| Sourced::new(hub.to_string(), made_of));
+                rows.add(&key("hub"), row);
+                let every = format!("{}s", queue.sync_every()?.as_secs_f64());
+                match queue.sync_every {
+                    Some(_) => rows.in_file(&key("sync_every"), Some(every)),
+                    None => rows.add(&key("sync_every"), Some(Sourced::default(every))),
+                }
+            }
             if provider.value == Provider::Sqs {
                 rows.in_file(&key("dead_letter"), queue.dead_letter.clone());
                 rows.in_file(&key("group"), queue.group.clone());

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::nearest;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// What a bare name means: which kind of store the queue is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,10 +17,12 @@ pub enum Provider {
     S3,
     /// Amazon SQS.
     Sqs,
+    /// A directory that is merged with a bucket.
+    Synced,
 }
 
 impl Provider {
-    /// Every word that chooses a provider, also the one that will follow.
+    /// Every word that chooses a provider.
     pub const WORDS: [&str; 4] = ["filesystem", "s3", "sqs", "synced"];
 
     /// Reads the word.
@@ -29,10 +31,7 @@ impl Provider {
             "filesystem" => Ok(Self::Filesystem),
             "s3" => Ok(Self::S3),
             "sqs" => Ok(Self::Sqs),
-            "synced" => Err(Error::new(
-                ErrorKind::Unsupported,
-                "the provider 'synced' is not in this dfq yet: it will follow with the supervisor",
-            )),
+            "synced" => Ok(Self::Synced),
             _ => {
                 let hint = match nearest(word, &Self::WORDS) {
                     Some(near) => format!("did you mean '{near}'?"),
@@ -49,6 +48,7 @@ impl Provider {
             Self::Filesystem => "filesystem",
             Self::S3 => "s3",
             Self::Sqs => "sqs",
+            Self::Synced => "synced",
         }
     }
 }

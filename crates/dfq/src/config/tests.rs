@@ -187,9 +187,15 @@ fn a_name_is_looked_up_by_flag_then_environment_then_file() {
     assert!(
         error(wrong).contains("COCLI_QUEUE_TYPE: there is no provider 'sqss': did you mean 'sqs'?")
     );
-    let synced = told(plain, none(), &[("DFQ_QUEUE_TYPE", "synced")]).resolve("a").unwrap_err();
-    assert_eq!(synced.kind(), ErrorKind::Unsupported);
-    assert!(synced.to_string().contains("will follow"), "{synced}");
+    let file = "bucket = 's3://box'\n[queues.a]\nsync_every = '2m'\n";
+    let synced = told(file, none(), &[("DFQ_QUEUE_TYPE", "synced")]).resolve("a").unwrap();
+    assert!(synced.address.to_string().ends_with("queues/default/a"));
+    assert_eq!(synced.hub.unwrap().to_string(), "s3://box/campaigns/default/queues/a");
+    assert_eq!(synced.settings.synced.unwrap().period, Duration::from_secs(120));
+    // A lease must outlive two passes.
+    let short =
+        told("bucket = 's3://box'\n[queues.a]\nprovider = 'synced'\nlease = '1m'\n", none(), &[]);
+    assert!(error(short.resolve("a")).contains("too short"));
 }
 
 #[test]

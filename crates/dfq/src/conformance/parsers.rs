@@ -115,6 +115,7 @@ pub fn encode_floors(floors: &[Floor]) -> Vec<u8> {
         generation: *generation,
         fence: *fence,
         at: *at,
+        pushes: Vec::new(),
     };
     format::encode_floors(&floors.iter().map(floor).collect::<Vec<_>>())
 }

@@ -57,6 +57,10 @@ struct LeaseDoc<'a> {
     not_before: Option<Time>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     moving: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "super::is_zero")]
+    beat: u64,
 }
 
 /// The content of a lease file.
@@ -75,6 +79,8 @@ pub(crate) fn encode_lease(lease: &Lease) -> Vec<u8> {
         error: borrow(&lease.error),
         not_before: time(lease.not_before),
         moving: lease.moving,
+        node: borrow(&lease.node),
+        beat: lease.beat,
     };
     line(&doc)
 }
@@ -96,5 +102,7 @@ pub(crate) fn decode_lease(bytes: &[u8], attempt: u32) -> Option<Lease> {
         error: owned(doc.error),
         not_before: timestamp(doc.not_before),
         moving: doc.moving,
+        node: owned(doc.node),
+        beat: doc.beat,
     })
 }

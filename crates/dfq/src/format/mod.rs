@@ -15,6 +15,7 @@ use std::borrow::Cow;
 use jiff::{Timestamp, civil, tz::TimeZone};
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
+use sha2::{Digest, Sha256};
 
 use crate::layout;
 use crate::model::Generation;
@@ -63,6 +64,24 @@ pub(crate) fn line<T: Serialize>(value: &T) -> Vec<u8> {
     let mut out = serde_json::to_vec(value).unwrap_or_default();
     out.push(b'\n');
     out
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde wants it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// By what a push is known once its task is forgotten: a part of its `push_id`, or where it has none of the SHA-256
+/// of its file.
+pub(crate) fn push_mark(push_id: &str, file: &[u8]) -> String {
+    const DIGITS: usize = 16;
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    match push_id.get(..DIGITS) {
+        Some(digits) if digits.bytes().all(is_digit) => digits.to_owned(),
+        // Another program's, in which anything can be.
+        _ if !push_id.is_empty() => hex(&Sha256::digest(push_id)[..DIGITS / 2]),
+        _ => hex(&Sha256::digest(file)[..DIGITS / 2]),
+    }
 }
 
 /// Whether a life of this number can have a name.

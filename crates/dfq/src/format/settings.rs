@@ -1,14 +1,20 @@
 //! `queue.json`.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Time, time, timestamp};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{Backoff, Durability, FEATURES, FORMAT_VERSION, Layout, Settings, Shared};
+use crate::model::{
+    Backoff, Durability, FEATURES, FORMAT_VERSION, Layout, SYNCED, Settings, Shared, Synced,
+};
 
 #[derive(Serialize, Deserialize)]
 struct SettingsDoc {
     format: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    requires: Vec<String>,
     #[serde(default)]
     layout: LayoutDoc,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -25,6 +31,12 @@ struct SettingsDoc {
     durability: DurabilityDoc,
     #[serde(default, skip_serializing_if = "SharedDoc::is_umask")]
     shared: SharedDoc,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sync_seconds: Option<f64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    sync_hub: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<Time>,
 }
@@ -61,8 +73,13 @@ impl SharedDoc {
 
 /// The content of `queue.json`.
 pub(crate) fn encode_settings(settings: &Settings) -> Vec<u8> {
+    let synced = settings.synced.as_ref();
     let doc = SettingsDoc {
         format: settings.format,
+        requires: synced.iter().map(|_| SYNCED.to_owned()).collect(),
+        queue_id: synced.map(|synced| synced.queue_id.clone()),
+        sync_seconds: synced.map(|synced| synced.period.as_secs_f64()),
+        sync_hub: synced.is_some_and(|synced| synced.hub),
         layout: match settings.layout {
             Layout::Sharded => LayoutDoc::Sharded,
             Layout::Flat => LayoutDoc::Flat,
@@ -130,7 +147,7 @@ pub(crate) fn decode_settings(bytes: &[u8]) -> Result<Settings> {
     let defaults = Settings::default();
     let seconds = |value: Option<f64>, default, name: &str| match value {
         None => Ok(default),
-        Some(value) => std::time::Duration::try_from_secs_f64(value)
+        Some(value) => Duration::try_from_secs_f64(value)
             .map_err(|_| Error::damaged(format!("queue.json: {name} is {value}"))),
     };
     let settings = Settings {
@@ -153,6 +170,14 @@ pub(crate) fn decode_settings(bytes: &[u8]) -> Result<Settings> {
         shared: match doc.shared {
             SharedDoc::Umask => Shared::Umask,
             SharedDoc::Group => Shared::Group,
+        },
+        synced: match doc.requires.iter().any(|feature| feature == SYNCED) {
+            false => None,
+            true => Some(Synced {
+                queue_id: doc.queue_id.unwrap_or_default(),
+                period: seconds(doc.sync_seconds, Duration::from_secs(60), "sync_seconds")?,
+                hub: doc.sync_hub,
+            }),
         },
         created_at: timestamp(doc.created_at),
     };

@@ -137,6 +137,8 @@ fn lease() -> Lease {
         error: Some("why\n\"so\"".into()),
         not_before: Some(at),
         moving: true,
+        node: Some("n1".into()),
+        beat: 3,
     }
 }
 

@@ -19,9 +19,15 @@ impl Swapped {
 pub(crate) const VERSIONS: &str = "versions";
 
 /// A record in a bucket. It was created, and a purge or a removal swaps it all the same: the one to mark it as
-/// forgotten, the other to make it young (decision 19). This is the only exception. It works because a bucket
+/// forgotten, the other to make it young (decision 19). This and `merged` are the only exceptions. It works because a bucket
 /// keeps what was created and what is swapped under the same key; on a filesystem nobody does this.
 pub(crate) fn record_that_a_purge_swaps(path: &str) -> Swapped {
+    Swapped(path.to_owned())
+}
+
+/// A file in a bucket that a merge replaces, on the condition that it is still what was read. As above, this works because
+/// a bucket keeps all contents alike.
+pub(crate) fn merged(path: &str) -> Swapped {
     Swapped(path.to_owned())
 }
 

@@ -58,6 +58,10 @@ pub struct Lease {
     /// It was claimed in order to be moved to another queue, not to be worked on: no attempt, however it
     /// ends.
     pub moving: bool,
+    /// In a queue that is merged with another place: the node on which it was claimed.
+    pub node: Option<String>,
+    /// And how often its owner has written it. By this, not by any clock, copies of it are told apart.
+    pub beat: u64,
 }
 
 /// No lease is believed to be longer than this: a file that claims more was edited or comes from a
@@ -65,6 +69,13 @@ pub struct Lease {
 pub(crate) const MAX_LEASE: SignedDuration = SignedDuration::from_hours(24);
 
 impl Lease {
+    /// What its owner writes next, but for what is to change.
+    #[must_use]
+    pub(crate) fn next(&self) -> Self {
+        let beat = self.beat + u64::from(self.node.is_some());
+        Self { beat, ..self.clone() }
+    }
+
     /// For how long a renewal holds.
     pub fn length(&self) -> SignedDuration {
         self.expires_at.duration_since(self.heartbeat_at).clamp(SignedDuration::ZERO, MAX_LEASE)

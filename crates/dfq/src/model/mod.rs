@@ -19,7 +19,9 @@ pub use lease::{Lease, LeaseState};
 pub use receipt::Receipt;
 pub use record::{AttemptSummary, Outcome, Record};
 pub use role::Role;
-pub(crate) use settings::check_lease;
-pub use settings::{Backoff, Durability, FEATURES, FORMAT_VERSION, Layout, Settings, Shared};
+pub use settings::{
+    Backoff, Durability, FEATURES, FORMAT_VERSION, Layout, Settings, Shared, Synced,
+};
+pub(crate) use settings::{SYNCED, check_lease};
 pub(crate) use task::Arrival;
 pub use task::{Carried, Journey, MAX_TASK_BYTES, NewTask, Payload, TaskMeta};

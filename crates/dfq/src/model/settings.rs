@@ -3,14 +3,18 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
 /// The format that this version writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// The features of a queue that this version knows, by the names in its `requires`. There are none yet.
-pub const FEATURES: [&str; 0] = [];
+/// The features of a queue that this version knows, by the names in its `requires`.
+pub const FEATURES: [&str; 1] = [SYNCED];
+
+/// The feature of queues that are merged with another place.
+pub(crate) const SYNCED: &str = "synced";
 
 /// How names are laid out in the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -71,6 +75,17 @@ pub enum Shared {
     Group,
 }
 
+/// What a queue that is merged with another place asks of everyone besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Synced {
+    /// The same in all places of one queue, and in no other queue.
+    pub queue_id: String,
+    /// How often each node merges.
+    pub period: Duration,
+    /// This is the place in the middle, in which nobody works.
+    pub hub: bool,
+}
+
 /// What a queue asks of everyone who uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -90,6 +105,8 @@ pub struct Settings {
     pub durability: Durability,
     /// Who may use it.
     pub shared: Shared,
+    /// How it is merged with another place, if it is.
+    pub synced: Option<Synced>,
     /// When the queue was made.
     pub created_at: Option<Timestamp>,
 }
@@ -105,6 +122,7 @@ impl Default for Settings {
             backoff: Backoff::default(),
             durability: Durability::Durable,
             shared: Shared::Umask,
+            synced: None,
             created_at: None,
         }
     }
@@ -119,6 +137,54 @@ impl Settings {
         }
         if self.max_lost == 0 {
             return Err(Error::invalid("max_lost must be at least 1"));
+        }
+        match &self.synced {
+            Some(synced) => self.check_synced(synced),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Settings {
+    /// What a queue needs that is merged with another place.
+    fn check_synced(&self, synced: &Synced) -> Result<()> {
+        if self.layout == Layout::Flat {
+            return Err(Error::invalid(
+                "a queue with the flat layout cannot be synced; use 'sharded'",
+            ));
+        }
+        if synced.queue_id.is_empty() {
+            return Err(Error::invalid("a synced queue needs a queue_id"));
+        }
+        let (shortest, longest) = (Duration::from_millis(10), Duration::from_secs(24 * 3600));
+        if !(shortest..=longest).contains(&synced.period) {
+            return Err(Error::invalid(format!(
+                "a queue cannot be synced every {:?}: that must be between {shortest:?} and 24 h",
+                synced.period
+            )));
+        }
+        synced.check_lease(self.lease)
+    }
+}
+
+impl Synced {
+    /// The node of a queue that is known by its hub's address, for those that begin while they cannot ask it: all that
+    /// name the same hub agree.
+    pub fn of_hub(hub: &str, period: Duration) -> Self {
+        let digest = Sha256::digest(hub.as_bytes());
+        let queue_id = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        Self { queue_id, period, hub: false }
+    }
+
+    /// A lease must outlive two passes, or other nodes hear of its renewals too late.
+    pub(crate) fn check_lease(&self, lease: Duration) -> Result<()> {
+        let least = self.period.saturating_mul(2);
+        if lease < least {
+            return Err(Error::invalid(format!(
+                "a lease of {lease:?} is too short for a queue that is synced every {:?}: other nodes would \
+                 hear of it too late; use {least:?} or more",
+                self.period
+            )));
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ fn bucket(address: &Address) -> Result<&BucketAddress> {
     }
 }
 
-async fn open_bucket(address: &BucketAddress, options: &OpenOptions) -> Result<Bucket> {
+pub(super) async fn open_bucket(address: &BucketAddress, options: &OpenOptions) -> Result<Bucket> {
     Bucket::open(address, &options.s3, options.env.clone(), options.meter.clone()).await
 }
 

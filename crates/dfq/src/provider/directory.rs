@@ -21,6 +21,15 @@ fn path(address: &Address) -> Result<&Path> {
     }
 }
 
+/// The directory, which is made first if the options say so.
+pub(super) fn tree(path: &Path, options: &OpenOptions) -> Result<Filesystem> {
+    let env = options.env.clone();
+    match options.create {
+        Some(_) => Filesystem::create(path, env),
+        None => Filesystem::open(path, env),
+    }
+}
+
 #[async_trait]
 impl Provider for Directory {
     fn knows(&self, address: &Address) -> bool {
@@ -28,12 +37,7 @@ impl Provider for Directory {
     }
 
     async fn open(&self, address: &Address, options: OpenOptions) -> Result<Arc<dyn Queue>> {
-        let (path, env) = (path(address)?, options.env.clone());
-        let tree = match options.create {
-            Some(_) => Filesystem::create(path, env)?,
-            None => Filesystem::open(path, env)?,
-        };
-        on_tree(tree, options).await
+        on_tree(tree(path(address)?, &options)?, options).await
     }
 
     async fn folders(

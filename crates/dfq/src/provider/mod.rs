@@ -17,8 +17,13 @@ use async_trait::async_trait;
 use crate::address::Address;
 use crate::error::{Error, ErrorKind, Result, left_out};
 use crate::layout;
+use crate::model::{Settings, Synced};
 use crate::options::OpenOptions;
+use crate::queue::merge::{Merge, MergeOptions, Merging};
 use crate::queue::{Queue, TreeQueue};
+#[cfg(feature = "bucket")]
+use crate::store::bucket::Bucket;
+use crate::store::fs::Filesystem;
 use crate::store::{EntryKind, Tree};
 
 /// Opens queues in one kind of store or service.
@@ -68,6 +73,69 @@ pub(crate) async fn queues_below(
         }
     }
     Ok(queues)
+}
+
+/// Opens a node's folder and its hub, to be merged.
+pub(crate) async fn merge(
+    folder: &TreeQueue<Filesystem>,
+    hub: &Address,
+    options: OpenOptions,
+    how: MergeOptions,
+) -> Result<Box<dyn Merging>> {
+    match hub {
+        Address::Directory(path) => {
+            let hub = directory::tree(path, &options)?;
+            let hub = TreeQueue::open(hub, options).await?;
+            Ok(Box::new(Merge::with(folder, &hub, how).await?))
+        }
+        #[cfg(feature = "bucket")]
+        Address::Bucket(address) if Bucket::is_built_for(address.cloud) => {
+            let hub = bucket::open_bucket(address, &options).await?;
+            let hub = TreeQueue::open(hub, options).await?;
+            Ok(Box::new(Merge::with(folder, &hub, how).await?))
+        }
+        Address::Bucket(_) => Err(refusal(hub)),
+        elsewhere => Err(Error::invalid(format!(
+            "{elsewhere} cannot be the hub of a synced queue; that is a bucket, or another folder"
+        ))),
+    }
+}
+
+/// Makes a queue a place of a synced one, or undoes that; answers what its settings were.
+pub(crate) async fn set_synced(
+    address: &Address,
+    options: OpenOptions,
+    synced: Option<Synced>,
+) -> Result<Settings> {
+    match address {
+        Address::Directory(path) => {
+            TreeQueue::open(directory::tree(path, &options)?, options)
+                .await?
+                .set_synced(synced)
+                .await
+        }
+        #[cfg(feature = "bucket")]
+        Address::Bucket(address) if Bucket::is_built_for(address.cloud) => {
+            let tree = bucket::open_bucket(address, &options).await?;
+            TreeQueue::open(tree, options).await?.set_synced(synced).await
+        }
+        elsewhere => Err(refusal(elsewhere)),
+    }
+}
+
+/// A queue in a directory, which must be there.
+pub(crate) async fn open_folder(
+    address: &Address,
+    options: OpenOptions,
+) -> Result<TreeQueue<Filesystem>> {
+    match address {
+        Address::Directory(path) => {
+            TreeQueue::open(directory::tree(path, &options)?, options).await
+        }
+        elsewhere => Err(Error::invalid(format!(
+            "{elsewhere} cannot be a node of a synced queue; that is a folder on this machine"
+        ))),
+    }
 }
 
 fn of(address: &Address) -> Result<&'static dyn Provider> {

@@ -45,6 +45,8 @@ impl<T: Tree> Core<T> {
             layout::WORKERS,
             layout::TMP,
             layout::VERSIONS,
+            layout::SYNC,
+            layout::CONFLICTS,
         ];
         self.each_entry(".", |entry| {
             if !ours.contains(&entry.name.as_str()) {

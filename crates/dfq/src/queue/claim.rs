@@ -110,6 +110,11 @@ impl<T: Tree> Core<T> {
                 return Ok(Claim::NotForUs);
             }
         }
+        if !candidate.moving
+            && let Some(wait) = self.left_to_another_node(key).await?
+        {
+            return Ok(Claim::Rest(self.env.monotonic() + wait));
+        }
         // Most tasks were never claimed before, so this is tried before anything is read.
         let wanted = |attempt| Wanted { length, attempt, moving: candidate.moving };
         let draft = self.draft_for(wanted(1)).await?;
@@ -273,6 +278,11 @@ impl<T: Tree> Core<T> {
         history: &[Seen],
         stored: StoredTask,
     ) -> Result<Accepted> {
+        if stored.finished
+            && let Some(task) = &stored.task
+        {
+            self.keep_if_another(key, &task.bytes).await?;
+        }
         let Some(task) = stored.task.filter(|_| !stored.finished) else {
             if stored.finished {
                 if !self.secure_records(key).await? {
@@ -316,6 +326,11 @@ impl<T: Tree> Core<T> {
             Err(_) if self.is_being_written(&task).await? => {
                 self.withdraw(task_dir, &draft.lease).await?;
                 return Ok(Accepted::No(self.being_written()));
+            }
+            // A healthy copy may be on its way from elsewhere. Whoever merges decides.
+            Err(_) if self.leaves_damaged() => {
+                self.withdraw(task_dir, &draft.lease).await?;
+                return Ok(Accepted::No(Claim::Rest(self.env.monotonic() + TROUBLE_PAUSE)));
             }
             Err(error) => {
                 self.set_aside(key, task_dir, &task, &draft.lease, history, &error).await?;
@@ -392,7 +407,7 @@ impl<T: Tree> Core<T> {
         if planted::is(Planted::WithdrawRemoves) {
             return self.tree.clean(task_dir, false, &[lease.attempt]).await;
         }
-        let mut lease = lease.clone();
+        let mut lease = lease.next();
         lease.state = Some(LeaseState::Withdrawn);
         match self.tree.replace_lease(task_dir, lease.attempt, &format::encode_lease(&lease)).await
         {
@@ -417,7 +432,7 @@ impl<T: Tree> Core<T> {
         lease: &Lease,
         until: Timestamp,
     ) -> Result<Claim> {
-        let mut lease = lease.clone();
+        let mut lease = lease.next();
         lease.state = Some(LeaseState::Released);
         lease.not_before = Some(until);
         self.tree.replace_lease(task_dir, lease.attempt, &format::encode_lease(&lease)).await?;

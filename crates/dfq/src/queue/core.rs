@@ -15,6 +15,7 @@ use super::drafts::Drafts;
 use super::floors::Listed;
 use super::hold::Held;
 use super::known::Known;
+use super::merge::Nodes;
 use super::open::resolve_settings;
 use super::store_clock::StoreClock;
 use super::strategy::Strategy;
@@ -85,6 +86,9 @@ pub(super) struct Core<T: Tree> {
     pub(super) recall: Mutex<Option<Option<u64>>>,
     /// How often it has changed since.
     pub(super) recalls: AtomicU64,
+    /// What is known of the nodes of a synced queue; and whether this handle merges, and so may end damaged tasks.
+    pub(super) nodes: Mutex<Nodes>,
+    pub(super) merges: AtomicBool,
 }
 
 impl<T: Tree> TreeQueue<T> {
@@ -108,9 +112,11 @@ impl<T: Tree> TreeQueue<T> {
             purge_denied: AtomicBool::new(false),
             recall: Mutex::default(),
             recalls: AtomicU64::new(0),
+            nodes: Mutex::default(),
+            merges: AtomicBool::new(false),
             strays: Mutex::default(),
             floors: Mutex::default(),
-            strategy: Strategy::of(tree.properties()),
+            strategy: Strategy::of(tree.properties(), &settings),
             tree,
             trust: Trust::new(options.allow_unsafe),
             env: options.env,
@@ -324,6 +330,7 @@ impl<T: Tree> Queue for TreeQueue<T> {
             return Err(error);
         }
         self.run(|core| async move {
+            core.check_claims()?;
             core.check_trusted().await?;
             core.poll(&request).await
         })
@@ -376,7 +383,11 @@ impl<T: Tree> Queue for TreeQueue<T> {
 
     async fn claim_to_move(&self, tasks: Vec<TaskView>, lease: Duration) -> Answers<MoveClaim> {
         self.run(|core| async move {
-            match core.check_trusted().await {
+            let allowed = match core.check_claims() {
+                Ok(()) => core.check_trusted().await,
+                refused => refused,
+            };
+            match allowed {
                 Ok(()) => core.claim_to_move(tasks, lease).await,
                 Err(error) => alike(tasks.len(), error),
             }
@@ -401,6 +412,9 @@ impl<T: Tree> Queue for TreeQueue<T> {
     }
 
     async fn unlock(&self, ids: Vec<TaskId>) -> Answers<Unlocked> {
+        if let Err(error) = self.core.check_claims() {
+            return alike(ids.len(), error);
+        }
         self.run(|core| async move { core.unlock(ids).await }).await
     }
 

@@ -79,6 +79,8 @@ impl<T: Tree> Core<T> {
             error: None,
             not_before: None,
             moving,
+            node: self.node().await,
+            beat: 0,
         };
         let written = self.env.monotonic();
         let file = self.tree.prepare_lease(&format::encode_lease(&lease)).await?;

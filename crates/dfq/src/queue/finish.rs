@@ -162,7 +162,7 @@ impl<T: Tree> Core<T> {
                 self.check_unchallenged(&held, receipt).await?;
             }
             let Holding { lease, payload, meta, history, .. } = &*holding;
-            let mut lease = lease.clone();
+            let mut lease = lease.next();
             let (mut reason, mut moved_to) = (None, None);
             match end {
                 End::Completed => {}
@@ -277,6 +277,16 @@ impl<T: Tree> Core<T> {
             let attempts = finishing.record.attempts.iter().rev();
             attempts.map(|attempt| attempt.attempt).collect::<Vec<u32>>()
         };
+        // Another place's task may have taken the place of the one that was claimed.
+        let mut done = done.to_vec();
+        let mut kept = Vec::with_capacity(done.len());
+        for finishing in &done {
+            kept.push(
+                self.keep_loser(finishing.receipt.key(), &finishing.held.task_dir).await.is_ok(),
+            );
+        }
+        let mut kept = kept.into_iter();
+        done.retain(|_| kept.next().unwrap_or(true)); // the rest is for the next who meets it
         let task_dirs = done.iter().map(|finishing| &finishing.held.task_dir);
         let cleaned = self.tree.discard(task_dirs.zip(done.iter().map(remains)).collect()).await;
         for (finishing, cleaned) in done.iter().zip(cleaned) {
@@ -366,7 +376,7 @@ impl<T: Tree> Core<T> {
         let backoff = || self.settings.backoff.wait(failures, self.env.fraction());
         let wait = nack.delay.unwrap_or_else(backoff);
         let not_before = self.now().await?.saturating_add(signed(wait)).unwrap_or(Timestamp::MAX);
-        let mut lease = holding.lease.clone();
+        let mut lease = holding.lease.next();
         lease.state = Some(LeaseState::Failed);
         lease.error = Some(error);
         lease.not_before = Some(not_before);
@@ -394,7 +404,7 @@ impl<T: Tree> Core<T> {
         let receipt = &release.receipt;
         let held = self.held(receipt).await?;
         let holding = held.holding.lock().await;
-        let mut lease = holding.lease.clone();
+        let mut lease = holding.lease.next();
         lease.state = Some(LeaseState::Released);
         lease.error = release.reason.map(tail);
         if let Some(delay) = release.delay {

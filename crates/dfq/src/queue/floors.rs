@@ -8,13 +8,14 @@
 //! counts. So nobody has to agree with anybody: purges that overlap write a file each, and whoever merges files
 //! writes the new one before the old ones go. A reader who meets that lists again.
 //!
-//! In a bucket a purge works otherwise (decision 19), and there are none.
+//! In a bucket a purge works otherwise (decision 19), and there are none, unless it is the hub of a synced queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::core::Core;
+use super::purge::Forgotten;
 use super::strategy::Forgetting;
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,7 +26,7 @@ use crate::planted::{self, Planted};
 use crate::store::{EntryKind, Stamp, Tree};
 
 /// How long a floor counts.
-const REMEMBERED: SignedDuration = SignedDuration::from_hours(92 * 24);
+pub(super) const REMEMBERED: SignedDuration = SignedDuration::from_hours(92 * 24);
 
 /// More files than this in a folder are merged, but for those that are larger than this and not too old to count.
 const MOST_FILES: usize = 8;
@@ -209,13 +210,13 @@ impl<T: Tree> Core<T> {
     pub(super) async fn raise_floors(
         &self,
         shard: Shard,
-        lives: &[(TaskKey, u64)],
+        lives: &[Forgotten],
         now: Timestamp,
     ) -> Result<()> {
         let mut floors = Floors::default();
-        for (key, fence) in lives.iter().filter(|(key, _)| !key.is_verbatim()) {
-            let (id, generation) = (key.id().clone(), key.generation());
-            floors.add(Floor { id, generation, fence: *fence, at: now });
+        for Forgotten { key, fence, pushes } in lives.iter().filter(|it| !it.key.is_verbatim()) {
+            let (id, generation, pushes) = (key.id().clone(), key.generation(), pushes.clone());
+            floors.add(Floor { id, generation, fence: *fence, at: now, pushes });
         }
         self.write_floors(shard, floors).await
     }

@@ -77,6 +77,7 @@ impl<T: Tree> Core<T> {
         if let Some(current) = judge::current(history) {
             let length = current.length(self.settings.lease);
             let length = Duration::try_from(length).unwrap_or(Duration::ZERO);
+            let length = length + self.as_node().map_or(Duration::ZERO, |synced| synced.period * 2);
             now.steady = lock(&self.clock).steady_for(length, mono);
             // A backoff is watched only where its end on the store's clock cannot be believed.
             let waits = match current.modified > store {
@@ -85,7 +86,9 @@ impl<T: Tree> Core<T> {
             };
             now.watched = lock(&self.known).watched_for(key, current, length.max(waits), mono);
         }
-        Ok((judge::judge(history, now, self.settings.lease), (store, mono)))
+        let elsewhere = self.elsewhere().await;
+        let judgement = judge::judge(history, now, self.settings.lease, elsewhere.as_ref());
+        Ok((judgement, (store, mono)))
     }
 
     /// A time on the store's clock, as a monotonic one.

@@ -123,7 +123,7 @@ impl<T: Tree> Core<T> {
                 own.modified.saturating_add(signed(since)).unwrap_or(Timestamp::MAX)
             }
         };
-        let mut lease = holding.lease.clone();
+        let mut lease = holding.lease.next();
         lease.heartbeat_at = now;
         lease.expires_at = now.saturating_add(signed(length)).unwrap_or(Timestamp::MAX);
         match self.while_owned(&held, self.write_own(&held, receipt, &lease)).await {
@@ -243,6 +243,9 @@ impl<T: Tree> Core<T> {
     /// Whether leases of this length mean something on this store.
     pub(super) async fn check_length(&self, length: Duration) -> Result<()> {
         crate::model::check_lease(length)?;
+        if let Some(synced) = self.as_node() {
+            synced.check_lease(length)?;
+        }
         let least = || self.tree.time_resolution() * 5;
         // By chance a time has no fraction of a second: where clocks tick every 4 ms, one in 250.
         let rereads = self.tree.properties().blocking && !planted::is(Planted::ClockReadOnce);

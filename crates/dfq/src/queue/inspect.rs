@@ -197,7 +197,8 @@ impl<T: Tree> Core<T> {
         };
         let worker_id = judge::current(history).map(|seen| seen.worker_id().to_owned());
         let worker_id = worker_id.unwrap_or_default();
-        match judge::judge(history, now, self.settings.lease) {
+        let elsewhere = self.elsewhere().await;
+        match judge::judge(history, now, self.settings.lease, elsewhere.as_ref()) {
             Judgement::Free => TaskState::Ready,
             Judgement::Stale => TaskState::Stale { worker_id },
             Judgement::Held(until) => TaskState::Leased { worker_id, until },

@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Earlier;
+use super::merge::Elsewhere;
 use crate::format;
 use crate::model::{AttemptSummary, Lease, LeaseState, WORKER_STOPPED};
 use crate::planted::{self, Planted};
@@ -133,9 +134,55 @@ impl Now {
     }
 }
 
+/// For so long a lease of a node that cannot be reached is believed at the least.
+const OFFLINE: SignedDuration = SignedDuration::from_hours(24);
+
+/// Judges the lease of another node. Its clocks say nothing here: what counts is for how long the file has been here
+/// unchanged, which is its modification time, since it is written only when it has changed. Its owner renews it, that
+/// takes a pass of its node to get to the hub and a pass of this one to get here; and this node must have looked since.
+fn judge_elsewhere(current: &Seen, lease: &Lease, now: Now, elsewhere: &Elsewhere) -> Judgement {
+    if matches!(lease.state, Some(LeaseState::Failed | LeaseState::Released)) {
+        let longest =
+            SignedDuration::try_from(elsewhere.longest_wait).unwrap_or(SignedDuration::MAX);
+        let wait = lease.not_before.map_or(SignedDuration::ZERO, |until| {
+            until.duration_since(lease.heartbeat_at).clamp(SignedDuration::ZERO, longest)
+        });
+        let until = current.modified.saturating_add(wait).unwrap_or(Timestamp::MAX);
+        return match now.watched_out(wait, until) {
+            until if until > now.store => Judgement::Backoff(until),
+            _ => Judgement::Free,
+        };
+    }
+    let period = SignedDuration::try_from(elsewhere.period).unwrap_or(SignedDuration::MAX);
+    let lasts = lease.length().saturating_add(period).saturating_add(period);
+    let after =
+        |lasts: SignedDuration| current.modified.saturating_add(lasts).unwrap_or(Timestamp::MAX);
+    let watched = SignedDuration::try_from(now.watched).unwrap_or(SignedDuration::MAX);
+    let is_over = (now.steady && after(lasts) <= now.store) || watched > lasts;
+    let looked = elsewhere.passed.is_some_and(|passed| passed >= after(lasts));
+    let offline = lasts.max(OFFLINE);
+    let is_offline = (now.steady && after(offline) <= now.store) || watched > offline;
+    match is_over {
+        true if looked || is_offline => Judgement::Stale,
+        true => Judgement::Held(now.store.saturating_add(period).unwrap_or(Timestamp::MAX)),
+        false => Judgement::Held(now.watched_out(lasts, after(lasts))),
+    }
+}
+
 /// Judges a task by all its lease files, ascending.
-pub(super) fn judge(history: &[Seen], now: Now, queue_lease: Duration) -> Judgement {
+pub(super) fn judge(
+    history: &[Seen],
+    now: Now,
+    queue_lease: Duration,
+    elsewhere: Option<&Elsewhere>,
+) -> Judgement {
     let Some(current) = current(history) else { return Judgement::Free };
+    if let (Some(elsewhere), Some(lease)) = (elsewhere, &current.lease)
+        && lease.node.as_ref().is_some_and(|node| *node != elsewhere.node)
+        && !planted::is(Planted::OthersLeasesByTheirClock)
+    {
+        return judge_elsewhere(current, lease, now, elsewhere);
+    }
     if let (Some(LeaseState::Failed | LeaseState::Released), Some(lease)) =
         (current.state(), &current.lease)
         && !planted::is(Planted::EndedLeaseHolds)

@@ -201,6 +201,11 @@ impl<T: Tree> Core<T> {
         if nothing_left || (stored.finished && !self.secure_records(key).await?) {
             return Ok(());
         }
+        if stored.finished
+            && let Some(task) = &stored.task
+        {
+            self.keep_if_another(key, &task.bytes).await?;
+        }
         let goes = stored.finished || stored.task.is_none();
         if goes || planted::is(Planted::TidyRemovesLeases) {
             self.tree.clean(task_dir, stored.finished, &leases).await?;

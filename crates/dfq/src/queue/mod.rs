@@ -40,6 +40,7 @@ mod inspect;
 mod judge;
 mod known;
 mod lives;
+pub mod merge;
 mod open;
 mod operate;
 mod pages;

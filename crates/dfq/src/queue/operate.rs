@@ -145,6 +145,7 @@ impl<T: Tree> Core<T> {
         if !self.secure_records(key).await? {
             return Ok(None); // a purge has forgotten it
         }
+        self.keep_loser(key, &task_dir).await?;
         self.tree.clean(&task_dir, true, &[]).await?;
         Ok(Some(match there {
             Some(_) if planted::is(Planted::CancelNotReadBack) => Ok(Cancelled { held_by }),
@@ -208,6 +209,8 @@ impl<T: Tree> Core<T> {
             error: Some("unlocked by an operator".to_owned()),
             not_before: None,
             moving: false,
+            node: self.node().await,
+            beat: 0,
         };
         let prepared = self.tree.prepare_lease(&format::encode_lease(&lease)).await?;
         let created = self.tree.create_lease(&task_dir, lease.attempt, &prepared).await?;

@@ -4,7 +4,7 @@
 //! floor sees to that (`floors`), in a bucket a condition and a delay (decision 19). What somebody may still be
 //! working on is not touched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -58,8 +58,18 @@ impl Age {
     }
 }
 
+/// A life that a purge forgets, with all before it.
+pub(super) struct Forgotten {
+    pub(super) key: TaskKey,
+    /// The fencing token that came before it.
+    pub(super) fence: u64,
+    /// In a synced queue: which pushes these lives were.
+    pub(super) pushes: Vec<String>,
+}
+
 impl<T: Tree> Core<T> {
     pub(super) async fn purge(&self, purge: Purge) -> Result<Purged> {
+        self.check_purges()?;
         let least = MIN_PURGE_AGE.max(self.settings.lease.saturating_mul(10));
         if purge.older_than < least {
             return Err(Error::invalid(format!(
@@ -115,14 +125,18 @@ impl<T: Tree> Core<T> {
         Ok(removed)
     }
 
-    /// Which of these records are old enough, each with the fencing token that came before its life.
+    /// Which of these records are old enough, and what a floor says of each.
     async fn old_records(
         &self,
         keys: impl Iterator<Item = TaskKey>,
         outcome: Outcome,
         age: Age,
-    ) -> Result<Vec<(TaskKey, u64)>> {
+    ) -> Result<Vec<Forgotten>> {
         let mut old = Vec::new();
+        let scheduled = match self.settings.synced {
+            Some(_) => self.scheduled().await?.into_iter().map(|(_, key)| key).collect(),
+            None => BTreeSet::new(),
+        };
         for key in keys {
             let stored = self.old_record(outcome, &key).await?;
             // If there are both records, it has completed.
@@ -131,7 +145,13 @@ impl<T: Tree> Core<T> {
             {
                 let record = format::decode_record(&stored.bytes, outcome, &key);
                 let fence = record.map_or(0, |record| record.meta.journey.fence);
-                old.push((key, fence));
+                // A place that others are merged with says which pushes it has forgotten.
+                let pushes = match self.settings.synced {
+                    Some(_) if self.has_remains(&key, &scheduled).await? => continue,
+                    Some(_) => self.pushes_up_to(&key).await?,
+                    None => Vec::new(),
+                };
+                old.push(Forgotten { key, fence, pushes });
             }
         }
         Ok(old)
@@ -169,7 +189,7 @@ impl<T: Tree> Core<T> {
     async fn forget_lives(
         &self,
         shard: Shard,
-        lives: &[(TaskKey, u64)],
+        lives: &[Forgotten],
         age: Age,
         now: Timestamp,
     ) -> Result<u64> {
@@ -178,7 +198,8 @@ impl<T: Tree> Core<T> {
             removed += self.remove_lives(lives, age).await?;
         }
         while let Err(error) = self.raise_floors(shard, lives, now).await {
-            if error.kind() != ErrorKind::Full {
+            // Other nodes would not hear of what goes without a floor.
+            if error.kind() != ErrorKind::Full || self.settings.synced.is_some() {
                 return Err(error);
             }
             let Some(one) = rest.next() else {
@@ -192,7 +213,7 @@ impl<T: Tree> Core<T> {
                 scheduled = Some(self.scheduled_lives().await?);
             }
             let scheduled = scheduled.get_or_insert_default();
-            if !self.lives_again(&one.0, scheduled).await? {
+            if !self.lives_again(&one.key, scheduled).await? {
                 removed += self.remove_lives(std::slice::from_ref(one), age).await?;
             }
         }
@@ -202,9 +223,9 @@ impl<T: Tree> Core<T> {
     /// Removes the records of these lives and of all before them, and what is left of their tasks; answers how many
     /// records that were. The remains, if a crash left any, would be a task again without the record. So they go
     /// first, for good: a power cut does not bring them back once the record has gone.
-    async fn remove_lives(&self, lives: &[(TaskKey, u64)], age: Age) -> Result<u64> {
+    async fn remove_lives(&self, lives: &[Forgotten], age: Age) -> Result<u64> {
         let (mut removed, mut cleaned) = (0, BTreeMap::new());
-        for (last, _) in lives {
+        for Forgotten { key: last, .. } in lives {
             for life in down_from(last) {
                 // Those below it are, too.
                 if cleaned.contains_key(&life) {
@@ -248,14 +269,9 @@ impl<T: Tree> Core<T> {
     }
 
     /// How many records would go with these lives, but for those that are counted by themselves.
-    async fn count_lives(
-        &self,
-        lives: &[(TaskKey, u64)],
-        counted: Outcome,
-        age: Age,
-    ) -> Result<u64> {
+    async fn count_lives(&self, lives: &[Forgotten], counted: Outcome, age: Age) -> Result<u64> {
         let mut count = 0;
-        for (last, _) in lives {
+        for Forgotten { key: last, .. } in lives {
             for life in down_from(last) {
                 let records = self.records_of_age(&life, age).await?;
                 if records.is_empty() || (life != *last && records.contains(&counted)) {

@@ -362,6 +362,12 @@ impl<T: Tree> Core<T> {
             let Some(task_dir) = self.tree.open(&from).await? else { return Ok(true) };
             let stored = self.tree.read_task(&task_dir, None, &self.record_paths(key)).await?;
             let forgotten = self.is_forgotten(key).await?;
+            if forgotten && !stored.finished && stored.task.is_some() && self.as_node().is_some() {
+                return Ok(false); // whoever merges gives it another number
+            }
+            if let (true, Some(task)) = (stored.finished, &stored.task) {
+                self.keep_if_another(key, &task.bytes).await?;
+            }
             if stored.task.is_none() || stored.finished || forgotten {
                 // Its life has ended meanwhile, or somebody is removing it.
                 if stored.finished && !forgotten && !self.secure_records(key).await? {
@@ -379,7 +385,8 @@ impl<T: Tree> Core<T> {
             if !self.strategy.has_folders && !self.tree.exists(&layout::task_file(&from)).await? {
                 return Ok(true); // somebody else was faster
             }
-            if self.pending_task(key).await?.is_some() {
+            if let Some(pending) = self.pending_task(key).await? {
+                self.keep_copy(key, &from, &pending).await?;
                 // Pending already, and durably so. Only now is the copy in excess, even if somebody moves it to
                 // `pending/` at this moment: the task it was a copy of has then finished.
                 self.remove_published(&from).await?;
@@ -397,7 +404,9 @@ impl<T: Tree> Core<T> {
             // Done quickly; or its life had ended before.
             Some(_) => self.clean_finished(key).await?,
             // Another copy of it was done and forgotten since we looked.
-            None if self.is_forgotten(key).await? => self.remove_published(&to).await?,
+            None if self.as_node().is_none() && self.is_forgotten(key).await? => {
+                self.remove_published(&to).await?;
+            }
             None => self.mend_lives(key).await?,
         }
         Ok(true)

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use crate::model::Settings;
 use crate::store::Properties;
 
 /// What is chosen for a store.
@@ -110,12 +111,17 @@ impl Looks {
 }
 
 impl Strategy {
-    pub(super) fn of(store: &Properties) -> Self {
+    pub(super) fn of(store: &Properties, settings: &Settings) -> Self {
         if store.remote {
+            // Where places are merged, no number may come twice: a node may be away for weeks.
+            let forgetting = match settings.synced {
+                Some(_) => Forgetting::Floors,
+                None => Forgetting::Marks,
+            };
             Self {
                 finding: Finding::Pages,
                 looks: Looks::BY_REQUESTS,
-                forgetting: Forgetting::Marks,
+                forgetting,
                 has_folders: false,
                 has_partial_files: false,
             }

@@ -22,6 +22,8 @@ fn seen(attempt: u32, state: Option<LeaseState>, heartbeat: i64, length: i64) ->
         error: None,
         not_before: None,
         moving: false,
+        node: None,
+        beat: 0,
     };
     let stored = Stored { bytes: format::encode_lease(&lease), modified: at(heartbeat) };
     Seen::new(attempt, &stored)
@@ -32,7 +34,7 @@ fn now(secs: i64) -> Now {
 }
 
 fn judged(history: &[Seen], secs: i64) -> Judgement {
-    judge(history, now(secs), LEASE)
+    judge(history, now(secs), LEASE, None)
 }
 
 #[test]
@@ -96,11 +98,11 @@ fn after_a_clock_jump_only_watching_tells() {
     let lease = [seen(1, None, 0, 100)];
     let jumped =
         |watched| Now { store: at(3600), steady: false, watched: Duration::from_secs(watched) };
-    assert_eq!(judge(&lease, jumped(100), LEASE), Judgement::Held(at(100)));
-    assert_eq!(judge(&lease, jumped(101), LEASE), Judgement::Stale);
+    assert_eq!(judge(&lease, jumped(100), LEASE, None), Judgement::Held(at(100)));
+    assert_eq!(judge(&lease, jumped(101), LEASE, None), Judgement::Stale);
     // The other way: the clock went back, and the file seems to come from the future.
     let behind = Now { store: at(-3600), ..jumped(101) };
-    assert_eq!(judge(&lease, behind, LEASE), Judgement::Stale);
+    assert_eq!(judge(&lease, behind, LEASE, None), Judgement::Stale);
 }
 
 #[test]
@@ -151,17 +153,17 @@ fn a_claim_in_order_to_move_a_task_is_no_attempt_however_it_ends() {
 fn what_is_from_the_future_holds_for_its_own_length() {
     let watched = |secs| Now { store: at(0), steady: false, watched: Duration::from_secs(secs) };
     let lease = [seen(1, None, 200_000, 100)];
-    assert_eq!(judge(&lease, watched(0), LEASE), Judgement::Held(at(100)));
-    assert_eq!(judge(&lease, watched(60), LEASE), Judgement::Held(at(40)));
-    assert_eq!(judge(&lease, watched(101), LEASE), Judgement::Stale);
+    assert_eq!(judge(&lease, watched(0), LEASE, None), Judgement::Held(at(100)));
+    assert_eq!(judge(&lease, watched(60), LEASE, None), Judgement::Held(at(40)));
+    assert_eq!(judge(&lease, watched(101), LEASE, None), Judgement::Stale);
     let mut failed = seen(1, Some(LeaseState::Failed), 200_000, 100);
     failed.lease.as_mut().unwrap().not_before = Some(at(200_030));
     let failed = [failed];
-    assert_eq!(judge(&failed, watched(0), LEASE), Judgement::Backoff(at(30)));
-    assert_eq!(judge(&failed, watched(10), LEASE), Judgement::Backoff(at(20)));
-    assert_eq!(judge(&failed, watched(30), LEASE), Judgement::Free);
+    assert_eq!(judge(&failed, watched(0), LEASE, None), Judgement::Backoff(at(30)));
+    assert_eq!(judge(&failed, watched(10), LEASE, None), Judgement::Backoff(at(20)));
+    assert_eq!(judge(&failed, watched(30), LEASE, None), Judgement::Free);
     // One that was over when it was written.
     let mut over = seen(1, Some(LeaseState::Released), 200_000, 100);
     over.lease.as_mut().unwrap().not_before = Some(at(200_000));
-    assert_eq!(judge(&[over], watched(0), LEASE), Judgement::Free);
+    assert_eq!(judge(&[over], watched(0), LEASE, None), Judgement::Free);
 }

@@ -15,6 +15,7 @@
 //! What a crash can leave: entries under `tmp/` (nobody reads them; `purge` removes old ones), and a
 //! task folder without `task.json` (whoever meets it removes it).
 
+mod arrivals;
 #[cfg(any(test, feature = "conformance"))]
 pub mod fault;
 mod fresh;
@@ -40,6 +41,7 @@ use crate::layout;
 use crate::planted::{self, Planted};
 use crate::store::{Created, EntryKind, Properties};
 
+pub use arrivals::{Arrivals, News};
 pub use sys::{DirEntry, Meta, RealSys, Sys, SysResult};
 
 /// How often a folder that was pruned under our hands is made again before we give up.

@@ -1,0 +1,194 @@
+//! What there is in a place, by a listing alone: no file is read.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::error::Result;
+use crate::layout::{self, Due};
+use crate::model::{Generation, Outcome, TaskId, TaskKey};
+use crate::queue::core::Core;
+use crate::store::Tree;
+use crate::store::objects::{List, Listed};
+
+/// Names in one request.
+const PAGE: usize = 1000;
+
+/// What was met of an id: names, and which version each has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Met {
+    pub(super) pending: BTreeMap<Generation, MetTask>,
+    pub(super) scheduled: BTreeMap<(Generation, Due), String>,
+}
+
+/// What was met in a task's folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct MetTask {
+    pub(super) task: Option<String>,
+    pub(super) leases: BTreeMap<u32, String>,
+}
+
+impl Met {
+    /// The lives that were met.
+    pub(super) fn lives(&self) -> impl Iterator<Item = Generation> + '_ {
+        self.pending.keys().copied().chain(self.scheduled.keys().map(|(life, _)| *life))
+    }
+}
+
+/// All that a listing shows but records.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    pub(super) ids: BTreeMap<TaskId, Met>,
+    /// Files of floors, by their paths.
+    pub(super) floors: Vec<String>,
+    /// The nodes, and when each was last heard of, on this place's clock.
+    pub(super) nodes: Vec<(String, Timestamp)>,
+    /// Which `paused.json` there is.
+    pub(super) paused: Option<String>,
+    /// Which `queue.json` there is.
+    pub(super) settings: Option<String>,
+    /// Names that nobody here could have made.
+    pub(super) strange: Vec<String>,
+    /// How many names there were.
+    pub(super) names: usize,
+}
+
+/// Lists a place, but for its records. Names are in order, and all but `completed/` and `failed/` come after these
+/// two. So one listing shows everything else.
+pub(super) async fn list<T: Tree>(core: &Core<T>) -> Result<Shown> {
+    let mut shown = Shown::default();
+    let what = List::Below { prefix: String::new(), after: Some(layout::after_records()) };
+    let mut listing = core.tree.list(what);
+    loop {
+        let part = listing.next(PAGE).await?;
+        shown.names += part.files.len();
+        for file in part.files {
+            note(core, file, &mut shown);
+        }
+        if part.end {
+            return Ok(shown);
+        }
+    }
+}
+
+impl Shown {
+    /// What was met of an id.
+    pub(super) fn met(&self, id: &TaskId) -> Met {
+        self.ids.get(id).cloned().unwrap_or_default()
+    }
+}
+
+/// Lists what begins with a prefix, in `pending/` or `scheduled/`.
+pub(super) async fn list_part<T: Tree>(
+    core: &Core<T>,
+    prefix: &str,
+    shown: &mut Shown,
+) -> Result<()> {
+    let mut listing = core.tree.list(List::below(prefix));
+    loop {
+        let part = listing.next(PAGE).await?;
+        shown.names += part.files.len();
+        for file in part.files {
+            note(core, file, shown);
+        }
+        if part.end {
+            return Ok(());
+        }
+    }
+}
+
+fn note<T: Tree>(core: &Core<T>, file: Listed, shown: &mut Shown) {
+    let tag = file.head.version.tag().to_owned();
+    let Some((place, path)) = file.name.split_once('/') else {
+        match file.name.as_str() {
+            layout::PAUSED => shown.paused = Some(tag),
+            layout::SETTINGS => shown.settings = Some(tag),
+            _ => {}
+        }
+        return;
+    };
+    let is_ours = match place {
+        layout::PENDING => note_pending(core, path, tag, shown),
+        layout::SCHEDULED => layout::parse_scheduled_path(path).is_some_and(|(due, key)| {
+            let met = shown.ids.entry(key.id().clone()).or_default();
+            met.scheduled.insert((key.generation(), due), tag);
+            true
+        }),
+        layout::FLOORS => {
+            shown.floors.push(file.name.clone());
+            true
+        }
+        layout::WORKERS => {
+            let node = layout::parse_node_name(path);
+            shown.nodes.extend(node.map(|node| (node, file.head.modified)));
+            true
+        }
+        _ => true,
+    };
+    if !is_ours {
+        shown.strange.push(file.name);
+    }
+}
+
+fn note_pending<T: Tree>(core: &Core<T>, path: &str, tag: String, shown: &mut Shown) -> bool {
+    let Some((folder, name)) = path.rsplit_once('/') else { return false };
+    let Some(key) = core.names().parse_task_path(folder).filter(|key| !key.is_verbatim()) else {
+        return false;
+    };
+    let attempt = layout::parse_lease_name(name);
+    if attempt.is_none() && name != layout::TASK {
+        return false;
+    }
+    let met = shown.ids.entry(key.id().clone()).or_default();
+    let met = met.pending.entry(key.generation()).or_default();
+    match attempt {
+        Some(attempt) => _ = met.leases.insert(attempt, tag),
+        None => met.task = Some(tag),
+    }
+    true
+}
+
+/// A record that a listing has shown.
+pub(super) struct ShownRecord {
+    pub(super) key: TaskKey,
+    pub(super) path: String,
+    pub(super) tag: String,
+}
+
+/// Lists the records of an outcome below a folder.
+pub(super) async fn list_records<T: Tree>(
+    core: &Core<T>,
+    outcome: Outcome,
+    folder: &str,
+) -> Result<Vec<ShownRecord>> {
+    let place = layout::outcome_dir(outcome);
+    let mut listing = core.tree.list(List::below(layout::below(folder, "")));
+    let mut records = Vec::new();
+    loop {
+        let part = listing.next(PAGE).await?;
+        for file in part.files {
+            let below = file.name.strip_prefix(place).and_then(|path| path.strip_prefix('/'));
+            let key = below.and_then(|path| core.names().parse_record_path(path));
+            if let Some(key) = key.filter(|key| !key.is_verbatim()) {
+                let tag = file.head.version.tag().to_owned();
+                records.push(ShownRecord { key, path: file.name, tag });
+            }
+        }
+        if part.end {
+            return Ok(records);
+        }
+    }
+}
+
+/// The paths of a place's files of floors.
+pub(super) async fn list_floors<T: Tree>(core: &Core<T>) -> Result<Vec<String>> {
+    let mut listing = core.tree.list(List::below(layout::below(layout::FLOORS, "")));
+    let mut floors = Vec::new();
+    loop {
+        let part = listing.next(PAGE).await?;
+        floors.extend(part.files.into_iter().map(|file| file.name));
+        if part.end {
+            return Ok(floors);
+        }
+    }
+}
