@@ -2,7 +2,7 @@
 //!
 //! Invariant: a node's record in the hub shows a nonce that only this folder has written down. A record that shows
 //! another was written by another folder of the same id: one of the two is a copy, a cloned card or a restored backup.
-//! Whoever finds that out takes a new id.
+//! The folder that finds this out takes a new id.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
