@@ -58,6 +58,8 @@ struct Reserved {
     max_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     not_before: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
     /// The payload is no object and sits under `payload`.
     #[serde(default, skip_serializing_if = "is_false")]
     wrapped: bool,
@@ -113,6 +115,7 @@ impl Reserved {
             fence_before: meta.journey.fence,
             max_attempts: meta.max_attempts,
             not_before: time(meta.not_before),
+            node: meta.node.clone(),
             wrapped,
             outcome: None,
             reason: None,
@@ -143,6 +146,7 @@ impl Reserved {
             journey: Journey { moves: self.moves, fence: self.fence_before },
             max_attempts: self.max_attempts,
             not_before: timestamp(self.not_before),
+            node: self.node.take(),
         })
     }
 }
@@ -301,6 +305,7 @@ pub(crate) fn bare_meta(key: &TaskKey) -> TaskMeta {
         journey: Journey::default(),
         max_attempts: None,
         not_before: None,
+        node: None,
     }
 }
 

@@ -284,4 +284,6 @@ pub struct TaskMeta {
     pub max_attempts: Option<u32>,
     /// The time before which it was not to be handed out.
     pub not_before: Option<Timestamp>,
+    /// In a synced queue: the node on which it was pushed.
+    pub node: Option<String>,
 }

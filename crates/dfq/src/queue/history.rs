@@ -86,7 +86,10 @@ impl<T: Tree> Core<T> {
             };
             now.watched = lock(&self.known).watched_for(key, current, length.max(waits), mono);
         }
-        let elsewhere = self.elsewhere().await;
+        let mut elsewhere = self.elsewhere().await;
+        if let Some(elsewhere) = &mut elsewhere {
+            elsewhere.left = self.left_after_an_attempt(key).await?;
+        }
         let judgement = judge::judge(history, now, self.settings.lease, elsewhere.as_ref());
         Ok((judgement, (store, mono)))
     }

@@ -134,6 +134,17 @@ impl Now {
     }
 }
 
+impl Elsewhere {
+    /// For how long a task that was given back is left to the node that it hashes to. What an operator has taken away
+    /// is for everybody.
+    fn left_after(&self, current: &Seen) -> SignedDuration {
+        match current.is_unlock() {
+            true => SignedDuration::ZERO,
+            false => SignedDuration::try_from(self.left).unwrap_or(SignedDuration::MAX),
+        }
+    }
+}
+
 /// For so long a lease of a node that cannot be reached is believed at the least.
 const OFFLINE: SignedDuration = SignedDuration::from_hours(24);
 
@@ -147,6 +158,7 @@ fn judge_elsewhere(current: &Seen, lease: &Lease, now: Now, elsewhere: &Elsewher
         let wait = lease.not_before.map_or(SignedDuration::ZERO, |until| {
             until.duration_since(lease.heartbeat_at).clamp(SignedDuration::ZERO, longest)
         });
+        let wait = wait.saturating_add(elsewhere.left_after(current));
         let until = current.modified.saturating_add(wait).unwrap_or(Timestamp::MAX);
         return match now.watched_out(wait, until) {
             until if until > now.store => Judgement::Backoff(until),
@@ -187,14 +199,15 @@ pub(super) fn judge(
         (current.state(), &current.lease)
         && !planted::is(Planted::EndedLeaseHolds)
     {
-        let waits = lease.not_before.filter(|until| *until > now.store);
-        return match waits {
+        let left =
+            elsewhere.map_or(SignedDuration::ZERO, |elsewhere| elsewhere.left_after(current));
+        let over = lease.not_before.unwrap_or(current.modified);
+        let until = over.saturating_add(left).unwrap_or(Timestamp::MAX);
+        let waits = lease.not_before.is_some() || !left.is_zero();
+        return match now.watched_out(current.waits().saturating_add(left), until) {
             _ if planted::is(Planted::BackoffIgnored) => Judgement::Free,
-            Some(until) => match now.watched_out(current.waits(), until) {
-                until if until > now.store => Judgement::Backoff(until),
-                _ => Judgement::Free,
-            },
-            None => Judgement::Free,
+            until if waits && until > now.store => Judgement::Backoff(until),
+            _ => Judgement::Free,
         };
     }
     match &current.lease {

@@ -242,6 +242,7 @@ impl<T: Tree> Core<T> {
             journey: Journey { fence: journey.fence.max(fence), ..journey },
             max_attempts: push.task.max_attempts,
             not_before,
+            node: self.own_node().await,
         };
         Ok(Plan::Publish(key, (dir, format::encode_task(&push.task.payload, &meta))))
     }

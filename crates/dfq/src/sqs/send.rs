@@ -95,6 +95,7 @@ impl Core {
             journey: arrival.journey,
             max_attempts: task.max_attempts,
             not_before: delay.and_then(|delay| now.checked_add(delay).ok()),
+            node: None,
         };
         let body = Body::new(
             format::encode_task(&task.payload, &meta),

@@ -150,4 +150,8 @@ impl Listing for FaultyListing {
             Some(_) => Err(Error::new(ErrorKind::Unavailable, "list: it fails").passing()),
         }
     }
+
+    fn skip(&mut self) -> Option<String> {
+        self.inner.skip()
+    }
 }

@@ -189,6 +189,12 @@ pub trait Listing: Send {
     /// About `limit` names more; perhaps none although more will come. After an error the same part can be
     /// asked for again.
     async fn next(&mut self, limit: usize) -> Result<Part>;
+
+    /// After an error: leaves out the file or folder that could not be looked at, and says which; a folder ends in a
+    /// slash. Nothing, if it was not one of these that failed.
+    fn skip(&mut self) -> Option<String> {
+        None
+    }
 }
 
 /// Named contents. See the module's documentation for what an implementation must keep true.

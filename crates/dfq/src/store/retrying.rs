@@ -151,4 +151,8 @@ impl Listing for RetryingListing {
     async fn next(&mut self, limit: usize) -> Result<Part> {
         patiently!(Patience::new(&self.env), self.inner.next(limit))
     }
+
+    fn skip(&mut self) -> Option<String> {
+        self.inner.skip()
+    }
 }

@@ -10,8 +10,7 @@ use crate::model::TaskKey;
 use crate::planted::{self, Planted};
 use crate::queue::OUTCOMES;
 use crate::queue::core::Core;
-use crate::queue::merge::order::Ended;
-use crate::queue::merge::order::{Task, is_same_push};
+use crate::queue::merge::order::{Ended, Task, is_same_push, push_of};
 use crate::queue::purge::down_from;
 use crate::store::Tree;
 
@@ -80,9 +79,7 @@ impl<T: Tree> Core<T> {
                 let Some(stored) = self.tree.read(&path).await? else { continue };
                 has_ended = true;
                 if let Ok(record) = format::decode_record(&stored.bytes, outcome, &life) {
-                    // One without a `push_id` is known by its task's bytes, which are gone.
-                    let mark = record.meta.push_id;
-                    pushes.extend((!mark.is_empty()).then(|| format::push_mark(&mark, &[])));
+                    pushes.extend(push_of(&record));
                 }
             }
             if !has_ended {

@@ -38,7 +38,7 @@ struct NodeDoc {
 impl<H: Tree, T: Tree> Merge<H, T> {
     /// An error if this folder was away for so long that purges which it has not heard of are forgotten by now.
     pub(super) async fn check_absence(&self) -> Result<()> {
-        let Some(last) = self.here.neighbours().await.began else { return Ok(()) };
+        let Some(last) = self.last_merged().await? else { return Ok(()) };
         let away = self.here.now().await?.duration_since(last);
         if self.options.sure || away < HORIZON {
             return Ok(());
@@ -49,6 +49,17 @@ impl<H: Tree, T: Tree> Merge<H, T> {
             away.as_hours() / 24,
             HORIZON.as_hours() / 24
         )))
+    }
+
+    /// When this folder was last merged, on its own clock. Nothing, if it never was.
+    async fn last_merged(&self) -> Result<Option<Timestamp>> {
+        let began = self.here.neighbours().await.began;
+        if began.is_some() || !self.identity.known {
+            return Ok(began);
+        }
+        // That file is not synced, so a power cut may have spoiled it. The identity is, at each check-in.
+        let identity = self.here.tree.head(&layout::node_identity()).await?;
+        Ok(identity.map(|identity| identity.modified))
     }
 
     /// An error if this folder was merged with another hub before: a slip of the pen would make two queues of one.

@@ -185,6 +185,16 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         for name in &shown.strange {
             self.passed.troubles.push(format!("'{name}' in {place} is not ours; it is left alone"));
         }
+        self.report_unread(side, &shown.unread);
+    }
+
+    /// Folders of a place that cannot be read. What is in them is merged in a later pass.
+    pub(super) fn report_unread(&mut self, side: Side, unread: &[(String, Error)]) {
+        let place = if side == Side::Here { "the folder" } else { "the hub" };
+        for (folder, error) in unread {
+            self.unsettled = true;
+            self.passed.troubles.push(format!("'{folder}' in {place} is left out: {error}"));
+        }
     }
 }
 

@@ -4,21 +4,26 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layout::{self, Due};
 use crate::model::{Generation, Outcome, TaskId, TaskKey};
 use crate::queue::core::Core;
 use crate::store::Tree;
-use crate::store::objects::{List, Listed};
+use crate::store::objects::{Head, List, Listed, Listing, Part};
 
 /// Names in one request.
 const PAGE: usize = 1000;
+
+/// After so many folders that cannot be read, it is the store.
+const MOST_UNREAD: usize = 8;
 
 /// What was met of an id: names, and which version each has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Met {
     pub(super) pending: BTreeMap<Generation, MetTask>,
     pub(super) scheduled: BTreeMap<(Generation, Due), String>,
+    /// When the newest file of a task was written, on this place's clock.
+    pub(super) written: Option<Timestamp>,
 }
 
 /// What was met in a task's folder.
@@ -49,6 +54,8 @@ pub(super) struct Shown {
     pub(super) settings: Option<String>,
     /// Names that nobody here could have made.
     pub(super) strange: Vec<String>,
+    /// Folders that could not be read, and why. They end in a slash.
+    pub(super) unread: Vec<(String, Error)>,
     /// How many names there were.
     pub(super) names: usize,
 }
@@ -58,23 +65,27 @@ pub(super) struct Shown {
 pub(super) async fn list<T: Tree>(core: &Core<T>) -> Result<Shown> {
     let mut shown = Shown::default();
     let what = List::Below { prefix: String::new(), after: Some(layout::after_records()) };
-    let mut listing = core.tree.list(what);
-    loop {
-        let part = listing.next(PAGE).await?;
-        shown.names += part.files.len();
-        for file in part.files {
-            note(core, file, &mut shown);
-        }
-        if part.end {
-            return Ok(shown);
-        }
-    }
+    list_into(core, what, &mut shown).await?;
+    Ok(shown)
 }
 
 impl Shown {
     /// What was met of an id.
     pub(super) fn met(&self, id: &TaskId) -> Met {
         self.ids.get(id).cloned().unwrap_or_default()
+    }
+
+    /// Whether something of an id, of which the other place has this, may lie in a folder that could not be read.
+    pub(super) fn hides<T: Tree>(&self, core: &Core<T>, id: &TaskId, elsewhere: &Met) -> bool {
+        if self.unread.is_empty() {
+            return false;
+        }
+        let key = |life: Generation| TaskKey::new(id.clone(), life);
+        let pending = elsewhere.lives().chain([1]).map(|life| core.task_dir(&key(life)));
+        let scheduled = elsewhere.scheduled.keys();
+        let scheduled = scheduled.map(|(life, due)| layout::scheduled_dir(*due, &key(*life)));
+        let mut folders = pending.chain(scheduled).map(|folder| layout::below(&folder, ""));
+        folders.any(|path| self.unread.iter().any(|(folder, _)| path.starts_with(folder)))
     }
 }
 
@@ -84,9 +95,13 @@ pub(super) async fn list_part<T: Tree>(
     prefix: &str,
     shown: &mut Shown,
 ) -> Result<()> {
-    let mut listing = core.tree.list(List::below(prefix));
+    list_into(core, List::below(prefix), shown).await
+}
+
+async fn list_into<T: Tree>(core: &Core<T>, what: List, shown: &mut Shown) -> Result<()> {
+    let mut listing = core.tree.list(what);
     loop {
-        let part = listing.next(PAGE).await?;
+        let Some(part) = next_part(core, &mut *listing, &mut shown.unread).await? else { continue };
         shown.names += part.files.len();
         for file in part.files {
             note(core, file, shown);
@@ -94,6 +109,29 @@ pub(super) async fn list_part<T: Tree>(
         if part.end {
             return Ok(());
         }
+    }
+}
+
+/// The next part of a listing. Nothing, if a folder was left out, because it alone cannot be read.
+async fn next_part<T: Tree>(
+    core: &Core<T>,
+    listing: &mut dyn Listing,
+    unread: &mut Vec<(String, Error)>,
+) -> Result<Option<Part>> {
+    match listing.next(PAGE).await {
+        Ok(part) => Ok(Some(part)),
+        Err(error) if unread.len() < MOST_UNREAD && core.is_local(&error).await => {
+            let Some(name) = listing.skip() else { return Err(error) };
+            // Without its floors, nothing is known of what was purged.
+            if name.starts_with(layout::FLOORS) {
+                return Err(error);
+            }
+            let folder =
+                name.rsplit_once('/').map_or_else(String::new, |it| layout::below(it.0, ""));
+            unread.push((folder, error));
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -108,9 +146,10 @@ fn note<T: Tree>(core: &Core<T>, file: Listed, shown: &mut Shown) {
         return;
     };
     let is_ours = match place {
-        layout::PENDING => note_pending(core, path, tag, shown),
+        layout::PENDING => note_pending(core, path, &file.head, shown),
         layout::SCHEDULED => layout::parse_scheduled_path(path).is_some_and(|(due, key)| {
             let met = shown.ids.entry(key.id().clone()).or_default();
+            met.written = met.written.max(Some(file.head.modified));
             met.scheduled.insert((key.generation(), due), tag);
             true
         }),
@@ -130,7 +169,7 @@ fn note<T: Tree>(core: &Core<T>, file: Listed, shown: &mut Shown) {
     }
 }
 
-fn note_pending<T: Tree>(core: &Core<T>, path: &str, tag: String, shown: &mut Shown) -> bool {
+fn note_pending<T: Tree>(core: &Core<T>, path: &str, head: &Head, shown: &mut Shown) -> bool {
     let Some((folder, name)) = path.rsplit_once('/') else { return false };
     let Some(key) = core.names().parse_task_path(folder).filter(|key| !key.is_verbatim()) else {
         return false;
@@ -140,7 +179,11 @@ fn note_pending<T: Tree>(core: &Core<T>, path: &str, tag: String, shown: &mut Sh
         return false;
     }
     let met = shown.ids.entry(key.id().clone()).or_default();
+    if attempt.is_none() {
+        met.written = met.written.max(Some(head.modified));
+    }
     let met = met.pending.entry(key.generation()).or_default();
+    let tag = head.version.tag().to_owned();
     match attempt {
         Some(attempt) => _ = met.leases.insert(attempt, tag),
         None => met.task = Some(tag),
@@ -160,12 +203,13 @@ pub(super) async fn list_records<T: Tree>(
     core: &Core<T>,
     outcome: Outcome,
     folder: &str,
+    unread: &mut Vec<(String, Error)>,
 ) -> Result<Vec<ShownRecord>> {
     let place = layout::outcome_dir(outcome);
     let mut listing = core.tree.list(List::below(layout::below(folder, "")));
     let mut records = Vec::new();
     loop {
-        let part = listing.next(PAGE).await?;
+        let Some(part) = next_part(core, &mut *listing, unread).await? else { continue };
         for file in part.files {
             let below = file.name.strip_prefix(place).and_then(|path| path.strip_prefix('/'));
             let key = below.and_then(|path| core.names().parse_record_path(path));

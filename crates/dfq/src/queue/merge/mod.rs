@@ -26,6 +26,7 @@ mod order;
 mod pass;
 mod plan;
 mod renumber;
+mod sharing;
 mod view;
 
 pub use conflicts::Conflict;

@@ -5,16 +5,14 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::clock::lock;
 use crate::error::{Error, Result};
 use crate::format;
 use crate::layout;
-use crate::model::{Synced, TaskId, TaskKey};
-use crate::queue::claim::signed;
+use crate::model::Synced;
 use crate::queue::core::Core;
 use crate::store::{Created, Tree};
 
@@ -26,9 +24,6 @@ pub(super) const SILENT_PERIODS: u32 = 5;
 
 /// The longest wait of another node's task that is believed.
 const LONGEST_DELAY: Duration = Duration::from_secs(24 * 3600);
-
-/// For so many periods a task is left to the node that it hashes to.
-const LEFT_PERIODS: u32 = 2;
 
 /// Who a folder is, as `sync/node.json` says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -54,6 +49,9 @@ pub struct Neighbours {
     pub nodes: Vec<String>,
     /// When that pass began, on this folder's clock.
     pub began: Option<Timestamp>,
+    /// Tasks that were pushed here and written after this time, on this folder's clock, never went up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Timestamp>,
 }
 
 /// What a process remembers of these.
@@ -73,6 +71,8 @@ pub(in crate::queue) struct Elsewhere {
     pub(in crate::queue) passed: Option<Timestamp>,
     /// The longest wait between attempts.
     pub(in crate::queue) longest_wait: Duration,
+    /// For how long a task that was given back here is left to the node that it hashes to.
+    pub(in crate::queue) left: Duration,
 }
 
 impl<T: Tree> Core<T> {
@@ -93,6 +93,16 @@ impl<T: Tree> Core<T> {
                 tracing::warn!(%error, "this node's id cannot be read");
                 lock(&self.nodes).own.clone()
             }
+        }
+    }
+
+    /// This node's id, as it was last read.
+    pub(in crate::queue) async fn own_node(&self) -> Option<String> {
+        self.as_node()?;
+        let known = lock(&self.nodes).own.clone();
+        match known {
+            Some(node) => Some(node),
+            None => self.node().await,
         }
     }
 
@@ -152,47 +162,10 @@ impl<T: Tree> Core<T> {
     /// What is known of other nodes, if this is one.
     pub(in crate::queue) async fn elsewhere(&self) -> Option<Elsewhere> {
         let period = self.as_node()?.period;
-        let known = lock(&self.nodes).own.clone();
-        let node = match known {
-            Some(node) => node,
-            None => self.node().await?,
-        };
+        let node = self.own_node().await?;
         let passed = self.neighbours().await.began;
         // A delay may be asked for that is longer than any backoff.
         let longest_wait = self.settings.backoff.max.max(LONGEST_DELAY);
-        Some(Elsewhere { node, period, passed, longest_wait })
+        Some(Elsewhere { node, period, passed, longest_wait, left: Duration::ZERO })
     }
-
-    /// For how long a task is left to the node that it hashes to. Nothing, if that is this one, or if nobody else was
-    /// heard of lately.
-    pub(in crate::queue) async fn left_to_another_node(
-        &self,
-        key: &TaskKey,
-    ) -> Result<Option<Duration>> {
-        let Some(Elsewhere { node, period, .. }) = self.elsewhere().await else { return Ok(None) };
-        let Neighbours { nodes, began } = self.neighbours().await;
-        let (Some(began), true) = (began, nodes.len() > 1) else { return Ok(None) };
-        let now = self.now().await?;
-        let silent = now.duration_since(began) > signed(period * SILENT_PERIODS);
-        if silent || node_of(key.id(), &nodes) == Some(&node) {
-            return Ok(None);
-        }
-        let path = layout::task_file(&self.task_dir(key));
-        let Some(task) = self.tree.head(&path).await? else { return Ok(None) };
-        let left = signed(period * LEFT_PERIODS) - now.duration_since(task.modified);
-        let most = signed(period * LEFT_PERIODS);
-        let left = left.clamp(SignedDuration::ZERO, most);
-        Ok(Duration::try_from(left).ok().filter(|left| !left.is_zero()))
-    }
-}
-
-/// To which of these nodes a task hashes: the same wherever this is asked, and few change when a node comes or goes.
-fn node_of<'a>(id: &TaskId, nodes: &'a [String]) -> Option<&'a String> {
-    nodes.iter().max_by_key(|node| {
-        let mut hash = Sha256::new();
-        hash.update(id.as_str().as_bytes());
-        hash.update([0]);
-        hash.update(node.as_bytes());
-        hash.finalize()
-    })
 }

@@ -8,6 +8,8 @@ use super::Side;
 use super::apply::{Done, says_the_same};
 use super::look::{self, Met, Shown};
 use super::memory::{Print, print_of};
+use super::node::Neighbours;
+use super::order::Task;
 use super::pass::Merge;
 use super::plan::{Circumstances, Plan, Step, plan};
 use super::view::{Both, read_both};
@@ -65,6 +67,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         self.passed.looked_at += ids.len() as u64;
         let now_there = self.there.tree.told_time().map(|(told, _)| told);
         for together in ids.chunks(TOGETHER) {
+            self.note_sent(together, (here, there)).await?;
             let mut merging = Vec::with_capacity(together.len());
             for (id, last) in together.iter().cloned() {
                 let met = (here.met(&id), there.met(&id));
@@ -113,6 +116,27 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         Ok(results)
     }
 
+    /// Before tasks go up: from now on, workers here leave those to other nodes that hash there.
+    async fn note_sent(
+        &self,
+        ids: &[(TaskId, Generation)],
+        (here, there): (&Shown, &Shown),
+    ) -> Result<()> {
+        let mut newest = None;
+        for id in ids.iter().map(|(id, _)| id) {
+            let Some(met) = here.ids.get(id) else { continue };
+            let there = there.met(id);
+            let is_new = met.pending.keys().any(|life| !there.pending.contains_key(life))
+                || met.scheduled.keys().any(|due| !there.scheduled.contains_key(due));
+            newest = newest.max(met.written.filter(|_| is_new));
+        }
+        let known = self.here.neighbours().await;
+        match newest > known.sent {
+            true => self.here.put_neighbours(&Neighbours { sent: newest, ..known }).await,
+            false => Ok(()),
+        }
+    }
+
     /// Does for one id what is to be done.
     async fn merge_one(
         &self,
@@ -134,10 +158,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         for step in steps {
             let answer = match &step {
                 Step::Renumber { key, due } => self.here.renumber(key, *due).await?,
-                Step::SetAside { key } => match self.here.set_aside_damaged(key).await? {
-                    true => Done::Yes,
-                    false => Done::Changed,
-                },
+                Step::SetAside { key } => self.set_aside(key).await?,
                 step if step.side() == Side::There => self.there.take_step(step).await?,
                 step => self.here.take_step(step).await?,
             };
@@ -156,6 +177,17 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         match left && done.is_empty() {
             true => Ok((Merged::Left, troubles)),
             false => Ok((Merged::Done { steps: done, created }, troubles)),
+        }
+    }
+
+    /// Ends a task here that nobody can read, unless the hub has had another copy meanwhile (R9).
+    async fn set_aside(&self, key: &TaskKey) -> Result<Done> {
+        let path = layout::task_file(&self.there.task_dir(key));
+        let there = self.there.tree.read(&path).await?;
+        let is_healed = there.is_some_and(|there| Task::read(key, &there.bytes).is_some());
+        match !is_healed && self.here.set_aside_damaged(key).await? {
+            true => Ok(Done::Yes),
+            false => Ok(Done::Changed),
         }
     }
 

@@ -24,7 +24,7 @@ impl<'a> Task<'a> {
 
     /// By what its push is known once it is forgotten.
     pub(super) fn mark(&self) -> String {
-        format::push_mark(&self.meta.push_id, self.bytes)
+        format::push_mark(&self.meta.push_id, self.payload.as_json().as_bytes())
     }
 
     fn rank(&self) -> impl Ord + use<'_, 'a> {
@@ -78,6 +78,17 @@ impl<'a> Ended<'a> {
         is_same_push(&self.record.meta, &other.record.meta)
             || self.record.payload.is_none() && self.record.damaged.is_none()
             || self.record.payload.is_some() && self.record.payload == other.record.payload
+    }
+}
+
+/// By what the push of an ended task is known once it is forgotten. Nothing, if the record does not tell.
+pub(super) fn push_of(record: &Record) -> Option<String> {
+    let Record { payload, damaged, meta, .. } = record;
+    let asked = payload.as_ref().map(|payload| payload.as_json().as_bytes());
+    let asked = asked.or(damaged.as_deref());
+    match meta.push_id.is_empty() {
+        true => asked.map(|asked| format::push_mark("", asked)),
+        false => Some(format::push_mark(&meta.push_id, &[])),
     }
 }
 

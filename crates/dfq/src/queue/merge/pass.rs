@@ -197,6 +197,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
                 false => _ = ids.entry(id.clone()).or_default(),
             }
         }
+        self.leave_hidden(&mut ids, &here, &there);
         let results = self.merge_ids(ids, (&here, &there)).await?;
         if results.failed.is_empty() {
             alike.extend(results.alike);
@@ -246,7 +247,8 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         }
         self.passed.listed = there.names as u64;
         there.floors = self.floors_there.clone();
-        let ids = ids.into_iter().map(|id| (id, 0)).collect();
+        let mut ids = ids.into_iter().map(|id| (id, 0)).collect();
+        self.leave_hidden(&mut ids, &here, &there);
         let results = self.merge_ids(ids, (&here, &there)).await?;
         match results.failed.into_iter().next() {
             Some(error) => Err(error),
@@ -254,9 +256,24 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         }
     }
 
+    /// Leaves ids for a later pass of which something may lie in a folder that could not be read.
+    fn leave_hidden(
+        &mut self,
+        ids: &mut BTreeMap<TaskId, Generation>,
+        here: &Shown,
+        there: &Shown,
+    ) {
+        let all = ids.len();
+        ids.retain(|id, _| {
+            !here.hides(&self.here, id, &there.met(id))
+                && !there.hides(&self.there, id, &here.met(id))
+        });
+        self.passed.left += (all - ids.len()) as u64;
+    }
+
     /// Ids with records here that the hub may not have. Answers how the folders of records are.
     async fn find_records_here(
-        &self,
+        &mut self,
         thorough: bool,
         ids: &mut BTreeMap<TaskId, Generation>,
         shown: &mut BTreeSet<Print>,
@@ -280,7 +297,9 @@ impl<H: Tree, T: Tree> Merge<H, T> {
                 if stamp == Some(Stamp::Missing) || (unchanged && !thorough) {
                     continue;
                 }
-                let records = look::list_records(&self.here, outcome, &dir).await?;
+                let mut unread = Vec::new();
+                let records = look::list_records(&self.here, outcome, &dir, &mut unread).await?;
+                self.report_unread(Side::Here, &unread);
                 for record in records {
                     let (path, tag) = (&record.path, &record.tag);
                     if !self.memory.has_shown_record(path, tag, Side::Here, shown) {
@@ -294,13 +313,16 @@ impl<H: Tree, T: Tree> Merge<H, T> {
 
     /// Ids with records there that the folder may not have.
     async fn find_records_there(
-        &self,
+        &mut self,
         ids: &mut BTreeMap<TaskId, Generation>,
         shown: &mut BTreeSet<Print>,
     ) -> Result<()> {
         for outcome in OUTCOMES {
             let dir = layout::outcome_dir(outcome);
-            for record in look::list_records(&self.there, outcome, dir).await? {
+            let mut unread = Vec::new();
+            let records = look::list_records(&self.there, outcome, dir, &mut unread).await?;
+            self.report_unread(Side::There, &unread);
+            for record in records {
                 let (path, tag) = (&record.path, &record.tag);
                 let here = self.here.tree.head(path).await?;
                 let known = here.is_some_and(|it| self.memory.has_record(path, &it.version));
@@ -343,8 +365,9 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         let near = there.nodes.iter().filter(|(_, seen)| is_near(*seen)).map(|(node, _)| node);
         let mut nodes: BTreeSet<String> = near.cloned().collect();
         nodes.insert(self.identity.node.clone());
-        let neighbours = Neighbours { nodes: nodes.into_iter().collect(), began: Some(began) };
-        self.here.put_neighbours(&neighbours).await
+        let (nodes, began) = (nodes.into_iter().collect(), Some(began));
+        let known = self.here.neighbours().await;
+        self.here.put_neighbours(&Neighbours { nodes, began, ..known }).await
     }
 }
 

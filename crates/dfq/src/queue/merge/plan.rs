@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::Side;
-use super::order::{Claimed, Ended, Task, first_claim, first_end, first_task, is_alike};
+use super::order::{Claimed, Ended, Task, first_claim, first_end, first_task, is_alike, push_of};
 use super::view::{Both, Content, Life};
 use crate::format;
 use crate::layout::{self, Due};
@@ -57,6 +57,8 @@ pub(super) struct Circumstances<'a> {
 #[derive(Default)]
 struct Read<'a> {
     task: Option<Task<'a>>,
+    /// There is a pending task, and it cannot be read.
+    has_damaged_task: bool,
     scheduled: BTreeMap<Due, Task<'a>>,
     leases: BTreeMap<u32, Claimed<'a>>,
     records: [Option<Ended<'a>>; 2],
@@ -71,8 +73,10 @@ impl<'a> Read<'a> {
         let claimed = |(attempt, it): (&u32, &'a Content)| {
             Some((*attempt, Claimed::read(*attempt, &it.bytes)?))
         };
+        let pending = life.task.as_ref().and_then(task);
         Self {
-            task: life.task.as_ref().and_then(task),
+            has_damaged_task: life.task.is_some() && pending.is_none(),
+            task: pending,
             scheduled: life
                 .scheduled
                 .iter()
@@ -294,22 +298,21 @@ impl Planner<'_> {
     fn forget(&mut self, life: &OneLife<'_>) {
         let OneLife { side, key, files, read, .. } = life;
         let ends: Vec<_> = read.records.iter().flatten().collect();
-        let purged = |task: &Task<'_>| {
-            self.both.forgotten.contains(&task.mark()) || planted::is(Planted::MergeDropsForgotten)
+        let both = self.both;
+        let is_purged = |task: &Task<'_>| {
+            both.is_purged(&task.mark()) || planted::is(Planted::MergeDropsForgotten)
         };
         let mut renumbered = false;
         if !ends.is_empty() {
             self.keep_unless(life, |task| ends.iter().any(|end| end.is_of(task)));
         } else if *side == Side::There {
             // Its own node has it still, and gives it another number.
-            self.keep_unless(life, purged);
+            self.keep_unless(life, is_purged);
         } else {
             let pending = read.task.as_ref().map(|task| (None, task));
             let scheduled = read.scheduled.iter().map(|(due, task)| (Some(*due), task));
             for (due, task) in pending.into_iter().chain(scheduled) {
-                if !(self.both.forgotten.contains(&task.mark())
-                    || planted::is(Planted::MergeDropsForgotten))
-                {
+                if !is_purged(task) {
                     renumbered = true;
                     self.plan.steps.push(Step::Renumber { key: key.clone(), due });
                 }
@@ -335,10 +338,10 @@ impl Planner<'_> {
     fn keep_forgotten(&mut self, key: &TaskKey, file: &Content, end: Option<&Ended<'_>>) {
         let is_kept = match end {
             Some(end) => {
-                let Record { outcome, payload, damaged, meta, .. } = &end.record;
+                let Record { outcome, payload, damaged, .. } = &end.record;
                 let asks = payload.is_some() || damaged.is_some();
-                let mark = format::push_mark(&meta.push_id, &[]);
-                *outcome == Outcome::Failed && asks && !self.both.forgotten.contains(&mark)
+                let is_purged = push_of(&end.record).is_some_and(|push| self.both.is_purged(&push));
+                *outcome == Outcome::Failed && asks && !is_purged
             }
             None => !format::is_forgotten(&file.bytes),
         };
@@ -352,8 +355,12 @@ impl Planner<'_> {
     /// The life is not over.
     fn go_on(&mut self, life: &OneLife<'_>) {
         let OneLife { side, key, files, read, other } = life;
-        let winner = first_task(read.task.as_ref(), other.task.as_ref());
-        let Some(winner) = winner else {
+        let pending = first_task(read.task.as_ref(), other.task.as_ref());
+        // A pending task that nobody can read is healed by a copy that waits for its time.
+        let is_damaged = read.has_damaged_task || other.has_damaged_task;
+        let copies = || read.scheduled.values().chain(other.scheduled.values()).map(Some);
+        let healing = || copies().fold(None, first_task).filter(|_| is_damaged);
+        let Some(winner) = pending.or_else(healing) else {
             if files.task.is_some() && *side == Side::Here {
                 self.plan.steps.push(Step::SetAside { key: key.clone() });
             }

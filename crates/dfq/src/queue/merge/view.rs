@@ -100,6 +100,13 @@ pub(super) struct Both {
     pub(super) forgotten: Vec<String>,
 }
 
+impl Both {
+    /// Whether a purge has forgotten this push.
+    pub(super) fn is_purged(&self, push: &str) -> bool {
+        self.forgotten.iter().any(|known| known == push)
+    }
+}
+
 /// So many lives below a floor are looked for.
 const MOST_FORGOTTEN: Generation = 1000;
 

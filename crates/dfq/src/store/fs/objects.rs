@@ -122,7 +122,7 @@ impl<S: Sys> Objects for Filesystem<S> {
     }
 
     fn list(&self, what: List) -> Box<dyn Listing> {
-        Box::new(Walk { inner: Arc::clone(&self.inner), what, ahead: None })
+        Box::new(Walk { inner: Arc::clone(&self.inner), what, ahead: None, stuck: None })
     }
 
     async fn load(&self, name: &Swapped) -> Result<Option<Got>> {
@@ -141,6 +141,8 @@ struct Walk<S: Sys> {
     /// What comes next, the last first: names of files, and of folders with a slash at the end. `None` before
     /// the first folder was read.
     ahead: Option<Vec<String>>,
+    /// What could not be looked at.
+    stuck: Option<String>,
 }
 
 impl<S: Sys> Walk<S> {
@@ -190,7 +192,12 @@ impl<S: Sys> Walk<S> {
     }
 
     /// The next part. What it has taken off `ahead` goes to `taken`; a folder is replaced by what is in it.
-    fn take(&self, ahead: &mut Vec<String>, taken: &mut Vec<String>, limit: usize) -> Result<Part> {
+    fn take(
+        &mut self,
+        ahead: &mut Vec<String>,
+        taken: &mut Vec<String>,
+        limit: usize,
+    ) -> Result<Part> {
         let mut part = Part::default();
         while part.files.len() + part.folders.len() < limit {
             let Some(name) = ahead.last() else {
@@ -199,7 +206,9 @@ impl<S: Sys> Walk<S> {
             };
             if !name.ends_with('/') {
                 // Gone meanwhile, perhaps.
-                if let Some(head) = self.inner.head(name)? {
+                let head =
+                    self.inner.head(name).inspect_err(|_| self.stuck = Some(name.clone()))?;
+                if let Some(head) = head {
                     part.files.push(Listed { name: name.clone(), head });
                 }
                 taken.extend(ahead.pop());
@@ -207,7 +216,7 @@ impl<S: Sys> Walk<S> {
                 part.folders.push(name.clone());
                 taken.extend(ahead.pop());
             } else {
-                let below = self.names_in(name)?;
+                let below = self.names_in(name).inspect_err(|_| self.stuck = Some(name.clone()))?;
                 ahead.pop();
                 ahead.extend(below);
             }
@@ -232,11 +241,19 @@ impl<S: Sys> Listing for Walk<S> {
             }
         };
         let mut taken = Vec::new();
+        self.stuck = None;
         let part = self.take(&mut ahead, &mut taken, limit);
         if part.is_err() {
             ahead.extend(taken.into_iter().rev()); // so that the same part can be asked for again
         }
         self.ahead = Some(ahead);
         part
+    }
+
+    fn skip(&mut self) -> Option<String> {
+        let stuck = self.stuck.take()?;
+        let ahead = self.ahead.as_mut()?;
+        let at = ahead.iter().rposition(|name| *name == stuck)?;
+        Some(ahead.remove(at))
     }
 }
