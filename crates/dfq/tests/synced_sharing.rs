@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use dfq::{Delivery, Nack, Queue};
+use dfq::{Delivery, Nack, PollRequest, Queue};
 use support::pair::{PERIOD, Pair, SECOND};
 use support::{ack_all, poll, push, task};
 
@@ -75,4 +75,55 @@ async fn what_has_failed_on_one_node_is_tried_again_by_one() {
     pair.merge().await;
     pair.pass(20 * SECOND);
     assert_shared_out(&pair.poll().await);
+}
+
+/// All of a backlog has lain everywhere for longer than two periods. Each node begins with its own part all the same.
+#[tokio::test]
+async fn of_a_backlog_each_node_does_its_own_part_first() {
+    let mut pair = Pair::new().await;
+    let tasks = (0..300).map(|n| task(&format!("old-{n}"))).collect();
+    for answer in pair.nodes[0].push(tasks).await {
+        answer.unwrap();
+    }
+    pair.merge().await;
+    pair.pass(PERIOD * 3);
+    pair.merge().await;
+    let mut done = [BTreeSet::new(), BTreeSet::new()];
+    for _ in 0..10 {
+        for (node, done) in pair.nodes.iter().zip(&mut done) {
+            let held = node.poll(PollRequest::new(10)).await.unwrap().deliveries;
+            done.extend(ids(&held));
+            ack_all(&**node, held).await;
+        }
+    }
+    let [one, other] = &done;
+    assert!(one.len() > 60 && other.len() > 60, "{} {}", one.len(), other.len());
+    // Without an order it would be about a third of them.
+    let twice = one.intersection(other).count();
+    assert!(twice < 20, "{twice} of {} were done twice", one.union(other).count());
+}
+
+/// The other node has no workers: its part is done in time, also beside work of one's own that never ends.
+#[tokio::test]
+async fn nobody_waits_for_a_node_without_workers() {
+    let mut pair = Pair::new().await;
+    for n in 0..MANY {
+        push(&*pair.nodes[1], &format!("left-{n}")).await;
+    }
+    pair.merge().await;
+    let mut done = BTreeSet::new();
+    for round in 0..200 {
+        for n in 0..4 {
+            push(&*pair.nodes[0], &format!("own-{round}-{n}")).await;
+        }
+        let held = poll(&*pair.nodes[0]).await;
+        done.extend(ids(&held).into_iter().filter(|id| id.starts_with("left-")));
+        ack_all(&*pair.nodes[0], held).await;
+        if done.len() == MANY {
+            return;
+        }
+        pair.pass(PERIOD / 2);
+        pair.merge().await;
+    }
+    panic!("{} of {MANY} are not done", MANY - done.len());
 }

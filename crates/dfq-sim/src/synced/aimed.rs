@@ -52,7 +52,8 @@ pub(super) fn aimed(seed: u64, ahead: Vec<SignedDuration>, chance: &mut StdRng) 
         Silence => draw.silence(),
         Later => draw.later(),
     }
-    Plan { seed, ahead, stormy, together, steps: draw.steps }
+    let at_once = super::plan::is_at_once(seed);
+    Plan { seed, ahead, stormy, together, at_once, steps: draw.steps }
 }
 
 impl Draw<'_> {

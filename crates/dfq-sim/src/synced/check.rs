@@ -44,11 +44,17 @@ pub(super) fn note_records(town: &Town) {
     let mut accounts = town.accounts();
     for (_, files) in places(town) {
         for (path, bytes) in files.iter().filter(|(path, _)| is_record(path)) {
-            accounts.ended.extend(number_of(bytes));
+            accounts.ended.extend(number_of(bytes).filter(|_| !is_moved(bytes)));
             let stem = path.rsplit('/').next().and_then(|name| name.strip_suffix(".json"));
             accounts.recorded.extend(stem.map(|stem| life_of(stem).0.to_owned()));
         }
     }
+}
+
+/// Whether a record says that its task is in another queue.
+fn is_moved(record: &[u8]) -> bool {
+    let record = serde_json::from_slice::<serde_json::Value>(record).ok();
+    record.is_some_and(|record| record["_dfq"]["moved_to"].is_string())
 }
 
 /// Whether anything is left to be done anywhere.
@@ -107,6 +113,7 @@ pub(super) fn check(town: &Arc<Town>, drained: bool) -> Vec<Violation> {
             }
         }
     }
+    kept.extend(town.moved().iter().filter_map(|task| number_of(task)));
     for (number, id, delayed) in &accounts.pushed {
         let done = accounts.acked.contains(number) || accounts.ended.contains(number);
         let there = to_do.contains(number) || kept.contains(number);

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dfq::queue::merge::Merge;
+use dfq::queue::merge::{Arrived, Merge};
 use dfq::queue::{Nacked, Purge};
 use dfq::store::Folders;
+use dfq::transfer::{Mode, Transfer};
 use dfq::{
     Delivery, Env, ErrorKind, Nack, NewTask, Outcome, Payload, PollRequest, Pushed, Queue, Release,
     TaskId,
 };
 
 use super::check::number_in;
-use super::plan::{Deed, IDS, PERIOD, Step};
+use super::plan::{Deed, IDS, LEASE, PERIOD, Step};
 use super::town::{Folder, Town, lock};
 use super::watch::life_of;
 use crate::gate::Door;
@@ -175,7 +176,19 @@ impl User {
                 String::new()
             }
             Deed::Purge => self.purge().await,
+            Deed::Move => self.moves().await.unwrap_or_else(|error| error.to_string()),
         }
+    }
+
+    /// Moves all that this node can claim to another queue.
+    async fn moves(&self) -> dfq::Result<String> {
+        let here: Arc<dyn Queue> =
+            Arc::new(self.town.folder(self.node, &self.door, &self.env).await?);
+        let elsewhere = Arc::new(self.town.another_queue(&self.door, &self.env).await?);
+        let transfer = Transfer::new(Arc::clone(&here), elsewhere, Mode::Move, self.env.clone())?;
+        let report = transfer.lease(LEASE).again(true).run(&mut |_| {}).await;
+        here.close().await;
+        Ok(format!("{report:?}"))
     }
 
     fn note_push(
@@ -363,7 +376,27 @@ async fn supervise(town: &Arc<Town>, node: usize, door: &Arc<Door>, env: &Env) {
             }
             false => PERIOD / 2 + PERIOD / 8 * (env.below(9) as u32),
         };
-        env.clock().sleep(sleeps).await;
+        if !town.plan.at_once {
+            env.clock().sleep(sleeps).await;
+            continue;
+        }
+        for _ in 0..4 {
+            env.clock().sleep(sleeps / 4).await;
+            if town.world.now() < *lock(&town.houses[node].offline_until) {
+                continue;
+            }
+            if let Some(merge) = &mut merge {
+                let arrived = merge.merge_arrived(&town.arrivals(node)).await;
+                match arrived {
+                    Ok(Arrived::Merged(_)) => {
+                        lock(&town.ended_passes).push((town.world.now(), door.pid));
+                    }
+                    Ok(Arrived::Nothing | Arrived::TooMuch) => continue,
+                    Err(_) => {}
+                }
+                town.note(format!("node {node}: arrivals: {arrived:?}"));
+            }
+        }
     }
 }
 

@@ -69,6 +69,8 @@ pub enum Deed {
     Offline(u64),
     /// Old records are removed, in the hub.
     Purge,
+    /// All that can be claimed on this node goes to another queue.
+    Move,
     /// A task is pushed in the hub itself.
     PushThere {
         /// Which id.
@@ -104,6 +106,8 @@ pub struct Plan {
     pub stormy: bool,
     /// All nodes begin their passes at the same moments.
     pub together: bool,
+    /// What has arrived in a folder is merged between passes, too.
+    pub at_once: bool,
     /// What is done, in order for each node.
     pub steps: Vec<Step>,
 }
@@ -146,8 +150,17 @@ impl Plan {
             }
         }
         let together = chance.next_u64().is_multiple_of(4);
-        Self { seed, ahead, stormy, together, steps }
+        if seed.is_multiple_of(5) {
+            let (node, at) = (chance.random_range(0..nodes), chance.random_range(0..=steps.len()));
+            steps.insert(at, Step { node, wait: wait(&mut chance), deed: Deed::Move });
+        }
+        Self { seed, ahead, stormy, together, at_once: is_at_once(seed), steps }
     }
+}
+
+/// Whether what arrives is merged between passes.
+pub(super) fn is_at_once(seed: u64) -> bool {
+    seed.is_multiple_of(3)
 }
 
 pub(super) fn wait(chance: &mut StdRng) -> Duration {

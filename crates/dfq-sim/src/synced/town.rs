@@ -11,6 +11,8 @@ use dfq::clock::Clock;
 use dfq::model::{Backoff, Settings, Synced};
 use dfq::store::fs::Filesystem;
 use dfq::store::keys::KeyTree;
+use dfq::store::memory::Memory;
+use dfq::store::objects::{List, Objects as _};
 use dfq::{Env, OpenOptions, Result, TreeQueue};
 use jiff::SignedDuration;
 
@@ -77,6 +79,8 @@ pub(super) struct Town {
     pub users: Mutex<BTreeMap<Pid, usize>>,
     /// When passes came to their ends, and whose they were.
     pub ended_passes: Mutex<Vec<(Duration, Pid)>>,
+    /// Another queue, to which tasks are moved.
+    elsewhere: Memory,
     weather: Arc<Mutex<Weather>>,
     next: AtomicI64,
 }
@@ -116,6 +120,7 @@ impl Town {
         let witness = Witness { queue: houses.len(), history: Arc::clone(&history), server };
         let traits = BucketTraits { address: "s3://sim/hub".to_owned(), ..BucketTraits::s3() };
         let network = node::env(&world, &steady, Pid::WORLD);
+        let elsewhere = Memory::new(network.clone());
         let hub = Bucket::new(traits, network, move || clock.wall(), Arc::new(witness));
         let mut weather = Weather::calm();
         if plan.stormy {
@@ -144,6 +149,7 @@ impl Town {
             passes: AtomicU64::new(0),
             users: Mutex::default(),
             ended_passes: Mutex::default(),
+            elsewhere,
             weather,
             next,
         })
@@ -217,6 +223,40 @@ impl Town {
     pub(super) async fn hub(self: &Arc<Self>, door: &Arc<Door>, env: &Env) -> Result<Hub> {
         let tree = self.hub.sim_tree(env.clone(), Arc::clone(&self.weather), Arc::clone(door) as _);
         TreeQueue::open(tree, options(env, door.pid, true)).await
+    }
+
+    pub(super) async fn another_queue(
+        &self,
+        door: &Arc<Door>,
+        env: &Env,
+    ) -> Result<TreeQueue<Memory>> {
+        let create = Some(Settings::default());
+        let options = OpenOptions { create, ..options(env, door.pid, false) };
+        TreeQueue::open(self.elsewhere.clone(), options).await
+    }
+
+    /// The tasks that are in the other queue by now.
+    pub(super) fn moved(&self) -> Vec<Vec<u8>> {
+        let read = async {
+            let mut tasks = Vec::new();
+            let part = self.elsewhere.list(List::below("pending/")).next(usize::MAX).await?;
+            for file in part.files.into_iter().filter(|file| file.name.ends_with("/task.json")) {
+                tasks.extend(self.elsewhere.get(&file.name, None).await?.map(|got| got.bytes));
+            }
+            Ok::<_, dfq::Error>(tasks)
+        };
+        futures::executor::block_on(read).unwrap_or_default()
+    }
+
+    /// All that may have arrived in a node's folder: folders of tasks, and records.
+    pub(super) fn arrivals(&self, node: usize) -> Vec<String> {
+        let files = self.houses[node].disk.files().into_keys();
+        let arrivals = files.filter_map(|path| match path.split_once('/')?.0 {
+            "pending" | "scheduled" => path.strip_suffix("/task.json").map(str::to_owned),
+            "completed" | "failed" => Some(path),
+            _ => None,
+        });
+        arrivals.collect()
     }
 }
 

@@ -255,6 +255,7 @@ impl<T: Tree> Core<T> {
         };
         match judged {
             Ok(Accepted::Yes(payload, meta, until)) => {
+                self.note_work(key);
                 Ok(self.hold(key, task_dir, draft, history, (payload, meta, until)))
             }
             Ok(Accepted::No(claim)) => Ok(claim),

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::clock::lock;
 use crate::error::{Error, Result};
 use crate::format;
 use crate::layout;
-use crate::model::Synced;
+use crate::model::{Synced, TaskId};
 use crate::queue::core::Core;
 use crate::store::{Created, Tree};
 
@@ -60,6 +61,23 @@ pub(in crate::queue) struct Nodes {
     own: Option<String>,
     neighbours: Neighbours,
     read: Option<Duration>,
+    /// When a task was last claimed that hashes to this node.
+    own_work: Option<Duration>,
+}
+
+impl Nodes {
+    /// Notes that a task was claimed.
+    pub(super) fn note_work(&mut self, id: &TaskId, now: Duration) {
+        let own = node_of(id, &self.neighbours.nodes);
+        if own.is_some() && own == self.own.as_ref() {
+            self.own_work = Some(now);
+        }
+    }
+
+    /// Whether a task of this node's own was claimed within this time.
+    pub(super) fn has_work(&self, within: Duration, now: Duration) -> bool {
+        self.own_work.is_some_and(|last| now.saturating_sub(last) < within)
+    }
 }
 
 /// What a worker must know to judge other nodes' leases.
@@ -168,4 +186,15 @@ impl<T: Tree> Core<T> {
         let longest_wait = self.settings.backoff.max.max(LONGEST_DELAY);
         Some(Elsewhere { node, period, passed, longest_wait, left: Duration::ZERO })
     }
+}
+
+/// To which of these nodes a task hashes: the same wherever this is asked, and few change when a node comes or goes.
+pub(super) fn node_of<'a>(id: &TaskId, nodes: &'a [String]) -> Option<&'a String> {
+    nodes.iter().max_by_key(|node| {
+        let mut hash = Sha256::new();
+        hash.update(id.as_str().as_bytes());
+        hash.update([0]);
+        hash.update(node.as_bytes());
+        hash.finalize()
+    })
 }

@@ -6,19 +6,22 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use sha2::{Digest, Sha256};
 
-use super::node::{Neighbours, SILENT_PERIODS};
+use super::node::{Neighbours, SILENT_PERIODS, node_of};
+use crate::clock::lock;
 use crate::error::Result;
 use crate::format;
 use crate::layout;
-use crate::model::{TaskId, TaskKey};
+use crate::model::TaskKey;
 use crate::queue::claim::signed;
 use crate::queue::core::Core;
 use crate::store::Tree;
 
 /// For so many periods a task is left to the node that it hashes to.
 const LEFT_PERIODS: u32 = 2;
+
+/// A worker with work of its own node's takes one in so many of others' tasks that it meets.
+const MET_FOR_ONE: usize = 8;
 
 impl<T: Tree> Core<T> {
     /// For how long what becomes ready here is left to another node, the one that it hashes to. Nothing, if that is
@@ -58,7 +61,21 @@ impl<T: Tree> Core<T> {
         let due = meta.and_then(|meta| meta.not_before).filter(|due| *due <= now);
         let came = due.and_then(|due| due.checked_add(SignedDuration::from_mins(1)).ok());
         let since = came.map_or(written, |came| came.max(written));
-        Ok(rest(left, since, now))
+        Ok(rest(left, since, now).or_else(|| self.own_work_first(left)))
+    }
+
+    /// For how long another node's task is left that has waited long enough. Of a backlog each node does its own part
+    /// first, so that they do not meet; but not that alone: the other node may have no workers.
+    fn own_work_first(&self, left: Duration) -> Option<Duration> {
+        let has_work = lock(&self.nodes).has_work(left, self.env.monotonic());
+        (has_work && self.env.below(MET_FOR_ONE) != 0).then(|| self.period())
+    }
+
+    /// Notes that a task was claimed.
+    pub(in crate::queue) fn note_work(&self, key: &TaskKey) {
+        if self.as_node().is_some() {
+            lock(&self.nodes).note_work(key.id(), self.env.monotonic());
+        }
     }
 }
 
@@ -67,15 +84,4 @@ fn rest(time: Duration, began: Timestamp, now: Timestamp) -> Option<Duration> {
     let rest = signed(time) - now.duration_since(began);
     let rest = rest.clamp(SignedDuration::ZERO, signed(time));
     Duration::try_from(rest).ok().filter(|rest| !rest.is_zero())
-}
-
-/// To which of these nodes a task hashes: the same wherever this is asked, and few change when a node comes or goes.
-fn node_of<'a>(id: &TaskId, nodes: &'a [String]) -> Option<&'a String> {
-    nodes.iter().max_by_key(|node| {
-        let mut hash = Sha256::new();
-        hash.update(id.as_str().as_bytes());
-        hash.update([0]);
-        hash.update(node.as_bytes());
-        hash.finalize()
-    })
 }
