@@ -115,6 +115,44 @@ fn work(bucket: &TestBucket, desk: &Desk, queue: &str, enough: Option<Enough>) -
     said(&all) + &all[1].out
 }
 
+/// A file that says that a purge has forgotten the first life of a task, of which a place holds this record.
+fn floor(desk: &Desk, id: &str) -> String {
+    let settings: serde_json::Value = serde_json::from_str(&desk.read("n/queue.json")).unwrap();
+    let at = settings["created_at"].as_str().unwrap();
+    format!("{{\"floors\":[\n{{\"id\":\"{id}\",\"generation\":1,\"at\":\"{at}\"}}\n]}}\n")
+}
+
+/// Merges a folder with a hub that is not there yet: tasks, delayed ones, leases and ends, and what a purge of another hub
+/// has forgotten. Then a purge in the hub is cut short, beside a clean-up that was: what is left of both is removed.
+fn merge(bucket: &TestBucket, desk: &Desk, queue: &str, _: Option<Enough>) -> String {
+    desk.ok(&["supervise", "./n", "--with", "./hub", "--once"]);
+    desk.write("n/floors/00/0123456789abcdef.json", floor(desk, "old"));
+    desk.ok(&["push", "./n", "id=held"]);
+    desk.ok(&["poll", "./n"]);
+    desk.ok(&["push", "./n", "id=later", "--delay", "1h"]);
+    desk.ok(&["push", "./n", "id=gone", "--delay", "1h"]);
+    desk.ok(&["push", "./n", "id=good"]);
+    desk.ok(&["push", "./n", "id=bad"]);
+    let mut all = vec![desk.dfq(&["supervise", "./n", "--with", queue, "--once", "--yes"])];
+    let script = r#"test "$DFQ_TASK_ID" != bad || exit 65"#;
+    desk.dfq(&["work", "./n", "--until", "idle", "-q", "--", "sh", "-c", script]);
+    desk.ok(&["cancel", "./n", "gone"]);
+    let tasks = bucket.server.objects();
+    all.push(desk.dfq(&["supervise", "./n", "--once"]));
+    for id in ["good", "bad"] {
+        let task = |(key, _): &(&String, _)| key.ends_with(&format!("/{id}/task.json"));
+        if let Some((key, bytes)) = tasks.iter().find(task) {
+            let shard = key.rsplit('/').nth(2).unwrap();
+            bucket.server.put(key, bytes);
+            let path = format!("x/floors/{shard}/{id}0123456789abcdef.json");
+            bucket.server.put(&path, floor(desk, id).as_bytes());
+        }
+    }
+    all.push(desk.dfq(&["supervise", "./n", "--once"]));
+    let left = bucket.server.objects().into_keys().filter(|key| !key.contains("/workers/"));
+    said(&all) + &left.collect::<Vec<_>>().join(" ")
+}
+
 fn look(desk: &Desk, queue: &str) -> String {
     let all = [
         desk.dfq(&["stats", queue]),
@@ -212,6 +250,36 @@ fn a_viewer() {
 }
 
 #[test]
+fn a_supervisor() {
+    check("supervisor", |_, _| {}, merge);
+}
+
+/// A program far away pushes into the hub, which nobody works in.
+#[test]
+fn a_producer_of_a_hub() {
+    let prepare = |desk: &Desk, queue: &str| {
+        desk.ok(&["supervise", "./n", "--with", queue, "--once"]);
+    };
+    let bucket = TestBucket::start();
+    let (desk, queue) = (bucket.desk(), bucket.address("x"));
+    prepare(&desk, &queue);
+    let policy = desk.ok(&["iam-policy", &queue, "--role", "producer"]);
+    bucket.server.set_rules(Rules::only(permissions(&bucket, &policy)));
+    desk.ok(&["push", &queue, "id=a"]);
+    desk.ok(&["push", &queue, "id=a"]);
+    desk.ok(&["push", &queue, "id=later", "--delay", "1h"]);
+    bucket.server.set_rules(Rules::default());
+    desk.ok(&["supervise", "./n", "--once"]);
+    desk.ok(&["work", "./n", "--until", "idle", "--", "true"]);
+    desk.ok(&["supervise", "./n", "--once"]);
+    desk.ok(&["gc", &queue, "--completed", "--older-than", "2h", "--yes"]);
+    bucket.server.set_rules(Rules::only(permissions(&bucket, &policy)));
+    let again = desk.dfq(&["push", &queue, "id=a"]);
+    assert_eq!(again.status, Some(0), "{again:?}");
+    assert!(again.err.contains("finished"), "{again:?}");
+}
+
+#[test]
 fn policies() {
     let desk = Desk::new();
     let said = [
@@ -221,6 +289,9 @@ fn policies() {
         desk.dfq(&["iam-policy", "s3://box", "--role", "viewer", "--json"]),
         desk.dfq(&["iam-policy", "s3://box/what?/$x*", "--role", "viewer", "--json"]),
         desk.dfq(&["iam-policy", "s3://box/jobs", "--role", "worker", "--ceph", "--json"]),
+        desk.dfq(&["iam-policy", "s3://box/dfq/hub", "--role", "supervisor"]),
+        desk.dfq(&["iam-policy", "s3://box/hub", "--role", "supervisor", "--ceph", "--json"]),
+        desk.dfq(&["iam-policy", "sqs://jobs", "--role", "supervisor"]),
         desk.dfq(&["iam-policy", "sqs://jobs", "--role", "worker", "--ceph"]),
         desk.dfq(&["iam-policy", "gs://box/x", "--role", "viewer"]),
         desk.dfq(&["iam-policy", "./jobs", "--role", "viewer"]),

@@ -14,7 +14,8 @@ use crate::output;
 /// Print the least policy with which a role can do its job, for AWS or Ceph
 ///
 /// A producer makes the queue and pushes; a worker claims, finishes and gives back, as `dfq work` does; a
-/// viewer looks (ls, show, stats, top, explain, export). Operators, who cancel, retry, pause, repair and
+/// viewer looks (ls, show, stats, top, explain, export); a supervisor merges a folder with the hub of a synced queue, which
+/// it makes if it is not there (`dfq supervise`). Operators, who cancel, retry, pause, repair and
 /// remove what is old, need s3:GetObject, s3:PutObject and s3:DeleteObject on all of the prefix.
 ///
 /// In SQS a viewer can only count (stats, wait, queues). The dead-letter queue is the one that dfq.toml
@@ -39,6 +40,7 @@ enum RoleName {
     Producer,
     Worker,
     Viewer,
+    Supervisor,
 }
 
 impl IamPolicy {
@@ -47,13 +49,28 @@ impl IamPolicy {
             RoleName::Producer => Role::Producer,
             RoleName::Worker => Role::Worker,
             RoleName::Viewer => Role::Viewer,
+            RoleName::Supervisor => Role::Supervisor,
         };
         let dialect = if self.ceph { Dialect::Ceph } else { Dialect::Aws };
-        let target = context.target(&self.queue)?;
+        let mut target = context.target(&self.queue)?;
+        // The folder needs no policy; what is merged with it does.
+        if let Some(hub) = target.hub.take() {
+            if role == Role::Worker {
+                return Err(unsupported(
+                    "a worker of a synced queue uses the folder alone; it is the supervisor that needs a policy".to_owned(),
+                ));
+            }
+            target.address = hub;
+        }
         let policy = match &target.address {
             Address::Bucket(address) => bucket::policy(address, role, dialect)?,
             Address::Sqs(_) if self.ceph => {
                 return Err(unsupported("a Ceph gateway has buckets, and no SQS".to_owned()));
+            }
+            Address::Sqs(_) if role == Role::Supervisor => {
+                return Err(unsupported(
+                    "a queue in SQS cannot be the hub of a synced one".to_owned(),
+                ));
             }
             Address::Sqs(address) => {
                 let dead_letter = target.sqs.dead_letter.as_deref().map(SqsAddress::parse);

@@ -9,4 +9,6 @@ pub enum Role {
     Worker,
     /// Looks, and changes nothing.
     Viewer,
+    /// Merges a node's folder with the hub of a synced queue.
+    Supervisor,
 }

@@ -46,7 +46,8 @@ fn on_queue(queue: &SqsAddress, role: Role) -> Vec<&'static str> {
         Role::Worker => {
             actions.extend(["ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility"]);
         }
-        Role::Viewer => {}
+        // Nobody merges with a queue in SQS.
+        Role::Viewer | Role::Supervisor => {}
     }
     actions
 }
@@ -67,7 +68,7 @@ fn on_dead_letters(queue: &SqsAddress, dead: &SqsAddress, role: Role) -> Vec<&'s
             }
         }
         Role::Worker => actions.extend(["GetQueueAttributes", "SendMessage"]),
-        Role::Viewer => actions.push("GetQueueAttributes"),
+        Role::Viewer | Role::Supervisor => actions.push("GetQueueAttributes"),
     }
     actions
 }

@@ -14,12 +14,15 @@
 //!   has no `aws:PrincipalArn`. So it is there only if it is asked for.
 //! - A `*` ends at the first letter that fits, so `pending/*/task.json` fits no task below a shard. It takes one
 //!   `*` for each folder.
+//! - A request that names what to remove, be it one object, must be allowed for the bucket itself, and then for each object.
 
 use serde_json::{Map, Value, json};
 
 use crate::address::{BucketAddress, Cloud};
 use crate::error::{Error, ErrorKind, Result};
-use crate::layout::{DOCTOR, LEASE, PENDING, SCHEDULED, SETTINGS, TASK, TMP, WORKERS, outcome_dir};
+use crate::layout::{
+    DOCTOR, FLOORS, LEASE, PENDING, SCHEDULED, SETTINGS, TASK, TMP, WORKERS, outcome_dir,
+};
 use crate::model::{Outcome, Role};
 
 /// Whose understanding of policies is meant.
@@ -75,8 +78,11 @@ pub fn policy(address: &BucketAddress, role: Role, dialect: Dialect) -> Result<V
         if patterns.is_empty() {
             continue;
         }
-        let resources: Vec<String> =
+        let mut resources: Vec<String> =
             patterns.iter().map(|pattern| format!("{bucket}/{below}{pattern}")).collect();
+        if sid == "Remove" && dialect == Dialect::Ceph {
+            resources.insert(0, bucket.clone());
+        }
         statements.push(json!({
             "Sid": sid,
             "Effect": "Allow",
@@ -95,6 +101,7 @@ fn objects(role: Role, dialect: Dialect) -> (Vec<String>, Vec<String>, Vec<Strin
         Dialect::Ceph => vec![format!("{PENDING}/*/{name}"), format!("{PENDING}/*/*/{name}")],
     };
     let task = in_task(TASK.to_owned());
+    let lease = in_task(format!("{LEASE}*"));
     let [completed, failed] = [Outcome::Completed, Outcome::Failed].map(|it| all(outcome_dir(it)));
     match role {
         Role::Producer => {
@@ -103,7 +110,6 @@ fn objects(role: Role, dialect: Dialect) -> (Vec<String>, Vec<String>, Vec<Strin
             ([&both[..], &task, &only_read].concat(), [&both[..], &task].concat(), Vec::new())
         }
         Role::Worker => {
-            let lease = in_task(format!("{LEASE}*"));
             let others = [completed, failed, all(WORKERS), all(TMP)];
             (
                 vec!["*".to_owned()],
@@ -112,6 +118,12 @@ fn objects(role: Role, dialect: Dialect) -> (Vec<String>, Vec<String>, Vec<Strin
             )
         }
         Role::Viewer => (vec!["*".to_owned()], Vec::new(), Vec::new()),
+        Role::Supervisor => {
+            let places = [all(PENDING), all(SCHEDULED), completed.clone(), failed.clone()];
+            let others = [SETTINGS.to_owned(), all(FLOORS), all(WORKERS)];
+            let written = [&task[..], &lease, &places[1..], &others];
+            (vec!["*".to_owned()], written.concat(), places.to_vec())
+        }
     }
 }
 
