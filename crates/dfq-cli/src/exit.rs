@@ -161,18 +161,24 @@ pub(crate) fn unwritable(path: &std::path::Path, error: &std::io::Error) -> anyh
     Error::new(kind, format!("{} cannot be written: {error}", path.display())).into()
 }
 
-/// Waits for Ctrl-C or SIGTERM, then asks to stop; answers which signal it was.
-pub(crate) async fn stop_signal(stop: tokio_util::sync::CancellationToken) -> u8 {
+/// Waits for Ctrl-C or SIGTERM, then asks to stop; answers which signal it was. From this call on neither ends the process.
+pub(crate) fn stop_signal(
+    stop: tokio_util::sync::CancellationToken,
+) -> impl Future<Output = u8> + Send + 'static {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return std::future::pending().await;
-    };
-    let signal = tokio::select! {
-        _ = interrupt.recv() => 2,
-        _ = terminate.recv() => 15,
-    };
-    stop.cancel();
-    signal
+    // At once: the future may not be polled for a while.
+    let signals = signal(SignalKind::interrupt()).and_then(|interrupt| {
+        signal(SignalKind::terminate()).map(|terminate| (interrupt, terminate))
+    });
+    async move {
+        let Ok((mut interrupt, mut terminate)) = signals else {
+            return std::future::pending().await;
+        };
+        let signal = tokio::select! {
+            _ = interrupt.recv() => 2,
+            _ = terminate.recv() => 15,
+        };
+        stop.cancel();
+        signal
+    }
 }

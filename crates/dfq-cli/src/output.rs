@@ -212,6 +212,20 @@ pub(crate) fn thousands(number: u64) -> String {
     out
 }
 
+/// A number of bytes to two digits or more: `312 B`, `1.2 KiB`, `340 MiB`.
+pub(crate) fn bytes(number: u64) -> String {
+    let (mut amount, mut units) = (number as f64, ["B", "KiB", "MiB", "GiB", "TiB"].into_iter());
+    let mut unit = units.next().unwrap_or_default();
+    for larger in units {
+        if amount < 1024.0 {
+            break;
+        }
+        (amount, unit) = (amount / 1024.0, larger);
+    }
+    let places = usize::from(unit != "B" && amount < 10.0);
+    format!("{amount:.places$} {unit}")
+}
+
 /// A state in words for a table: `leased by pi4, 3m left`.
 pub(crate) fn state(state: &TaskState, now: Timestamp) -> String {
     match state {

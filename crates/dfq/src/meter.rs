@@ -1,4 +1,4 @@
-//! Counts what is asked of a store that charges by the request.
+//! Counts what is asked of a store that charges by the request, and the bytes to and from a bucket.
 //!
 //! Invariant: every request that leaves this process is counted once, where it leaves, whether or not
 //! it was a repetition and whatever became of it: that is what is charged.
@@ -73,7 +73,34 @@ pub type Counts = BTreeMap<RequestKind, Count>;
 
 /// How many requests have left, whatever became of them. Clones count together.
 #[derive(Clone, Debug, Default)]
-pub struct Meter(Arc<Mutex<Counts>>);
+pub struct Meter {
+    tally: Arc<Mutex<Tally>>,
+    /// What is counted here is counted there, too.
+    whole: Option<Arc<Meter>>,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    counts: Counts,
+    bytes: Bytes,
+}
+
+/// Bytes to and from a bucket: the bodies of requests and answers, without their headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bytes {
+    /// To the bucket.
+    pub sent: u64,
+    /// From it. Listings count, too.
+    pub received: u64,
+}
+
+impl Bytes {
+    /// What came on top of an earlier number.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self { sent: self.sent - earlier.sent, received: self.received - earlier.received }
+    }
+}
 
 /// Requests of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,24 +116,50 @@ pub struct Count {
 impl Meter {
     /// The counts so far.
     pub fn counts(&self) -> Counts {
-        lock(&self.0).clone()
+        lock(&self.tally).counts.clone()
+    }
+
+    /// The bytes so far.
+    pub fn bytes(&self) -> Bytes {
+        lock(&self.tally).bytes
+    }
+
+    /// A meter for a part of what this one counts: whatever it counts is counted here, too.
+    #[must_use]
+    pub fn for_part(&self) -> Self {
+        Self { tally: Arc::default(), whole: Some(Arc::new(self.clone())) }
     }
 
     /// Adds what another process counted.
     pub fn add(&self, counts: &Counts) {
-        add(&mut lock(&self.0), counts);
+        self.note(&|tally| add(&mut tally.counts, counts));
     }
 
     pub(crate) fn no(&self, kind: RequestKind) {
-        lock(&self.0).entry(kind).or_default().no += 1;
+        self.note(&|tally| tally.counts.entry(kind).or_default().no += 1);
     }
 
     pub(crate) fn sent(&self, kind: RequestKind) {
-        lock(&self.0).entry(kind).or_default().sent += 1;
+        self.note(&|tally| tally.counts.entry(kind).or_default().sent += 1);
     }
 
     pub(crate) fn failed(&self, kind: RequestKind) {
-        lock(&self.0).entry(kind).or_default().failed += 1;
+        self.note(&|tally| tally.counts.entry(kind).or_default().failed += 1);
+    }
+
+    pub(crate) fn bytes_sent(&self, bytes: u64) {
+        self.note(&|tally| tally.bytes.sent += bytes);
+    }
+
+    pub(crate) fn bytes_received(&self, bytes: u64) {
+        self.note(&|tally| tally.bytes.received += bytes);
+    }
+
+    fn note(&self, note: &dyn Fn(&mut Tally)) {
+        note(&mut lock(&self.tally));
+        if let Some(whole) = &self.whole {
+            whole.note(note);
+        }
     }
 }
 
@@ -234,6 +287,20 @@ mod tests {
         assert_eq!(read, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
         assert_eq!(prices.get("post"), None);
         assert_eq!(prices.per_million(RequestKind::Head), prices.get);
+    }
+
+    #[test]
+    fn a_part_is_counted_in_the_whole() {
+        let whole = Meter::default();
+        let (one, other) = (whole.for_part(), whole.for_part());
+        one.sent(RequestKind::Put);
+        one.bytes_sent(100);
+        other.bytes_received(7);
+        assert_eq!(other.counts(), Counts::new());
+        assert_eq!(one.counts(), whole.counts());
+        assert_eq!(one.bytes(), Bytes { sent: 100, received: 0 });
+        assert_eq!(whole.bytes(), Bytes { sent: 100, received: 7 });
+        assert_eq!(whole.bytes().since(one.bytes()), Bytes { sent: 0, received: 7 });
     }
 
     #[test]

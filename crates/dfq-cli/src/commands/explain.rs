@@ -1,5 +1,6 @@
 //! `dfq explain`: why nothing runs, in plain words. What stands in the way comes first.
 
+mod node;
 mod one;
 mod pending;
 
@@ -11,10 +12,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::commands::show;
+use crate::commands::supervise::state::MergeJson;
 use crate::commands::workers::{Life, seen};
 use crate::context::Context;
 use crate::exit::Answer;
 use crate::output;
+use node::Node;
 use pending::PendingGroups;
 
 /// Say in plain words why nothing runs, or why one task does not
@@ -42,12 +45,19 @@ struct Finding {
     ids: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     worker_id: Option<String>,
+    /// The node of a synced queue that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    /// How the merge goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    merge: Option<MergeJson>,
 }
 
 impl Finding {
     fn new(about: &'static str, text: impl Into<String>) -> Self {
         let text = text.into();
-        Self { about, text, count: None, until: None, ids: Vec::new(), worker_id: None }
+        let (count, until, ids, worker_id) = (None, None, Vec::new(), None);
+        Self { about, text, count, until, ids, worker_id, node: None, merge: None }
     }
 
     fn count(self, count: u64) -> Self {
@@ -74,6 +84,8 @@ struct Surroundings {
     paused: Option<Paused>,
     workers: Vec<WorkerRecord>,
     now: Timestamp,
+    /// How it is merged, if it is a node of a synced queue.
+    node: Option<Node>,
 }
 
 impl Explain {
@@ -81,17 +93,24 @@ impl Explain {
         let findings = match &self.id {
             Some(id) => {
                 let (queue, view) = show::find(context, &self.queue, id).await?;
-                let around = Surroundings::of(&*queue, &self.queue).await?;
-                one::findings(&view, queue.settings(), &around)
+                let around = Surroundings::of(context, &*queue, &self.queue).await?;
+                let mut findings = one::findings(&view, queue.settings(), &around);
+                if let Some(node) = &around.node {
+                    node.explain_task(&view, &around, &mut findings).await?;
+                }
+                findings
             }
             None => {
                 let queue = context.open(&self.queue).await?;
-                let around = Surroundings::of(&*queue, &self.queue).await?;
+                let around = Surroundings::of(context, &*queue, &self.queue).await?;
                 let stats = queue.stats(Detail::Counts).await?;
                 let groups = PendingGroups::of(&*queue).await?;
                 let mut findings = around.findings(&stats, &groups);
                 findings.extend(groups.findings(&stats, &around));
                 findings.extend(around.failures(&stats));
+                if let Some(node) = &around.node {
+                    node.explain_queue(&mut findings).await?;
+                }
                 findings
             }
         };
@@ -107,9 +126,11 @@ impl Explain {
 }
 
 impl Surroundings {
-    async fn of(queue: &dyn Queue, name: &str) -> Result<Self> {
+    async fn of(context: &Context, queue: &dyn Queue, name: &str) -> Result<Self> {
         let (paused, workers) = (queue.paused().await?, queue.workers().await?);
-        Ok(Self { name: output::shell(name), paused, workers, now: queue.now().await })
+        let (name, now, node) =
+            (output::shell(name), queue.now().await, Node::of(context, name).await?);
+        Ok(Self { name, paused, workers, now, node })
     }
 
     fn alive(&self) -> impl Iterator<Item = &WorkerRecord> {
@@ -199,6 +220,11 @@ impl Surroundings {
     /// A worker, and whether it can be expected to go on.
     fn describe(&self, worker_id: &str) -> String {
         match self.workers.iter().find(|worker| worker.worker_id == worker_id) {
+            None if self.node.is_some() => {
+                format!(
+                    "{worker_id} (which keeps no record here; perhaps it works on another node)"
+                )
+            }
             None => format!("{worker_id} (which keeps no record, as scripts with `dfq poll`)"),
             Some(worker) => match Life::of(worker, self.now) {
                 Life::Alive => format!("{worker_id} (alive, seen {})", seen(worker, self.now)),

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::args::duration;
-use crate::commands::supervise::told;
+use crate::commands::supervise::state::{Merge, MergeJson};
 use crate::context::Context;
 use crate::cost;
 use crate::exit::{Answer, invalid, not_found, unsupported};
@@ -63,10 +63,21 @@ struct Line {
     /// The store tells all of it, not only estimates of some.
     tells_all: bool,
     now: Timestamp,
+    /// How it is merged, if it is a node of a synced queue.
+    merge: Option<Merge>,
 }
 
 /// What only a store that can be looked into tells.
 const BY_LOOKING: [&str; 5] = ["stale", "backoff", "damaged", "completed", "oldest"];
+
+impl Line {
+    /// How the merge goes, in a line or two.
+    fn of_merge(&self) -> Vec<String> {
+        let Some(merge) = &self.merge else { return Vec::new() };
+        let line = format!("{}: {}", self.name, merge.line());
+        std::iter::once(line).chain(merge.trouble()).collect()
+    }
+}
 
 #[derive(Serialize)]
 struct LineJson<'a> {
@@ -98,6 +109,8 @@ struct LineJson<'a> {
     oldest_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     oldest_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    merge: Option<MergeJson>,
 }
 
 impl Stats {
@@ -110,12 +123,8 @@ impl Stats {
         if !self.watch {
             let lines = self.count(context, &queues).await?;
             self.print(context, &lines)?;
-            if !context.quiet {
-                for (name, _) in &queues {
-                    if let Some(warning) = told::warn(context, name).await {
-                        crate::output::note!("dfq: {}", output::printable(&warning));
-                    }
-                }
+            for text in lines.iter().flat_map(Line::of_merge).filter(|_| !context.quiet) {
+                crate::output::note!("dfq: {}", output::printable(&text));
             }
             return Ok(Answer::yes_if(!self.alarmed(&lines)));
         }
@@ -128,7 +137,13 @@ impl Stats {
                 _ = &mut stop => return Ok(Answer::Yes),
             };
             if repaint {
-                painted = repaint_over(painted, &table(&lines).lines(output::terminal_width()))?;
+                let width = output::terminal_width();
+                let mut shown = table(&lines).lines(width);
+                let merges = lines.iter().flat_map(Line::of_merge).map(|it| output::printable(&it));
+                shown.extend(
+                    merges.map(|text| width.map_or(text.clone(), |it| output::cut(&text, it))),
+                );
+                painted = repaint_over(painted, &shown)?;
             } else if context.json {
                 self.print(context, &lines)?;
             } else {
@@ -189,7 +204,8 @@ impl Stats {
             }
             let counted = queue.stats(detail).await?;
             let (name, tells_all) = (name.clone(), queue.capabilities().inspect);
-            lines.push(Line { name, counted, tells_all, now: queue.now().await });
+            let merge = Merge::of(context, &name).await.unwrap_or(None);
+            lines.push(Line { name, counted, tells_all, now: queue.now().await, merge });
         }
         Ok(lines)
     }
@@ -331,6 +347,7 @@ impl<'a> LineJson<'a> {
             estimated: estimated(counted),
             oldest_at: oldest.map(output::time),
             oldest_seconds: oldest.map(|oldest| alarm::age(oldest, line.now).as_secs()),
+            merge: line.merge.as_ref().map(Merge::json),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `dfq supervise`: merges a folder with its bucket, so that workers here and elsewhere share a queue.
 
+pub(crate) mod state;
 pub(crate) mod told;
 
 use std::time::Duration;
@@ -8,24 +9,27 @@ use anyhow::Result;
 use clap::Args;
 use dfq::address::Address;
 use dfq::config::Target;
-use dfq::synced::{self, How, Supervisor};
-use dfq::{ErrorKind, OpenOptions, Settings};
+use dfq::synced::{self, How, NewNode, Supervisor};
+use dfq::{ErrorKind, OpenOptions};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::duration;
 use crate::context::{Context, whole};
-use crate::exit::{Answer, invalid, stop_signal};
+use crate::exit::{Answer, invalid, not_found, stop_signal};
 use told::Told;
 
 /// Merge a folder with its bucket, again and again
 ///
 /// Workers, pushes and all other commands use the folder, also while there is no network. The supervisor of each
-/// machine merges its folder with the bucket, up and down: at the period of the queue, and what is pushed or done
-/// here within a second. It may be killed at any time, and the next one goes on from there. Of several on one folder,
-/// all but one rest.
+/// machine merges its folder with the bucket, up and down, once in each period of the queue. What is pushed or done
+/// here goes up within a second. It may be killed at any time, and the next one goes on from there. Of several on one
+/// folder, all but one rest.
 ///
 /// QUEUE is a name whose provider is 'synced' in dfq.toml, or a folder; the first time, say --with. A task may be done
-/// on two machines if both claim it within one period; leases must be at least two periods long.
+/// on two machines if both claim it within one period. Leases must be at least two periods long.
+///
+/// If there is no folder yet, it is made, but only if the bucket answers and knows of no folder in its place: a disk may
+/// not be mounted. --yes makes it anyway.
 #[derive(Args, Debug)]
 pub(crate) struct Supervise {
     /// The queue
@@ -33,13 +37,13 @@ pub(crate) struct Supervise {
     /// The bucket in the middle, or another folder; by default the one of dfq.toml, or the last one
     #[arg(long, value_name = "BUCKET")]
     with: Option<String>,
-    /// How often; more often than the queue's own period costs more, less often is refused
+    /// How often, at least 1s; more often than the queue's own period costs more, less often is refused
     #[arg(long, value_name = "TIME", value_parser = duration)]
     every: Option<Duration>,
     /// Merge once, and end
     #[arg(long, conflicts_with_all = ["status", "adopt", "leave"])]
     once: bool,
-    /// Tell how it goes: when the last pass was, what it did, and what it costs
+    /// Tell how it goes: when the last pass was, what it did, and what it costs. Exit status 1 if it does not go well
     #[arg(long, conflicts_with_all = ["adopt", "leave"])]
     status: bool,
     /// Make an existing queue, and an existing bucket, places of a synced one, while no worker is alive
@@ -48,7 +52,8 @@ pub(crate) struct Supervise {
     /// Make the folder an ordinary queue again, while no worker is alive. The bucket stays as it is
     #[arg(long)]
     leave: bool,
-    /// Go on though the folder was away for months, or is new where another was
+    /// Go on though the folder was away for months, is new where another was, or is with another bucket than before; or make
+    /// it though the bucket does not answer
     #[arg(short, long)]
     yes: bool,
 }
@@ -60,10 +65,19 @@ impl Supervise {
     pub(crate) async fn run(self, context: &Context) -> Result<Answer> {
         let mut target = context.target(&self.queue)?;
         if let Some(with) = &self.with {
-            target.hub = Some(context.target(with)?.address);
+            target.hub = Some(match context.target(with)?.address {
+                Address::Directory(path) => Address::Directory(std::path::absolute(path)?),
+                elsewhere => elsewhere,
+            });
+        }
+        if let Some(every) = self.every {
+            synced::check_every(every)?;
+        }
+        if (self.status || self.leave || self.adopt) && is_missing(context, &target).await? {
+            return Err(no_queue(&target));
         }
         if self.status {
-            return told::print_status(context, &self.queue, &target).await;
+            return state::print(context, &self.queue).await;
         }
         if self.leave {
             return self.leave(context, &target).await;
@@ -77,7 +91,7 @@ impl Supervise {
                 "{there} is not a folder on this machine: name that of a node"
             )));
         }
-        make_folder(context, &target, self.every).await?;
+        make_folder(context, &target, self.every, self.yes).await?;
         let stop = CancellationToken::new();
         let how = How { every: self.every, sure: self.yes, stop: stop.clone() };
         let mut supervisor = open(context, &target, how).await?;
@@ -131,28 +145,40 @@ pub(crate) async fn open(context: &Context, target: &Target, how: How) -> Result
     Ok(Supervisor::open(&target.address, target.hub.clone(), options, how).await?)
 }
 
-/// Makes the folder if it is not there yet: as its hub says, else as dfq.toml says.
+/// Makes the folder if it is not there yet: as its hub says, else as dfq.toml says. If it should be there already, or if
+/// that cannot be known, only if the caller is `sure`.
 pub(crate) async fn make_folder(
     context: &Context,
     target: &Target,
     every: Option<Duration>,
+    sure: bool,
 ) -> Result<()> {
-    let existing = context.access(target, OpenOptions::existing());
-    match dfq::open(&target.address, existing.clone()).await {
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error.into()),
-        Ok(_) => return Ok(()),
+    if !is_missing(context, target).await? {
+        return Ok(());
     }
-    let Some(hub) = &target.hub else {
-        return Err(invalid(format!(
-            "there is no queue at {}; to make one that is merged with a bucket, say --with s3://bucket/prefix",
-            whole(&target.address)
-        )));
+    let (Some(hub), Address::Directory(folder)) = (&target.hub, &target.address) else {
+        return Err(no_queue(target));
     };
     let configured = target.settings.synced.as_ref().map(|synced| synced.period);
-    let every = configured.or(every).unwrap_or(EVERY);
-    let settings: Settings =
-        synced::settings_for(hub, target.settings.clone(), every, existing).await?;
+    let period = configured.or(every).unwrap_or(EVERY);
+    let node = NewNode { folder, hub, wanted: target.settings.clone(), period, sure };
+    let settings = node.settings(context.access(target, OpenOptions::existing())).await?;
     context.create(target, settings, false).await?;
     Ok(())
+}
+
+async fn is_missing(context: &Context, target: &Target) -> Result<bool> {
+    match dfq::open(&target.address, context.access(target, OpenOptions::existing())).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        opened => Ok(opened.map(|_| false)?),
+    }
+}
+
+fn no_queue(target: &Target) -> anyhow::Error {
+    let there = whole(&target.address);
+    let typed = crate::output::shell(&there);
+    not_found(format!(
+        "there is no queue at {there}; `dfq supervise {typed} --with s3://bucket/prefix` makes one that is merged with \
+         that bucket"
+    ))
 }

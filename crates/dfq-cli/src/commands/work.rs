@@ -135,6 +135,9 @@ struct Summary {
     released: u64,
     lost: u64,
     unrecorded: u64,
+    /// In a synced queue, with `--until idle`: tasks that nobody has claimed, because other nodes come first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_to_others: Option<u64>,
     seconds: f64,
     halted: Option<String>,
 }
@@ -198,10 +201,13 @@ impl Work {
         });
         let merging = match self.supervise {
             true => Merging::start(context, &self.queues).await?,
-            false => Merging::watch(context, &self.queues).await?,
+            false => Merging::watch(context, &self.queues)?,
         };
         let answer = self.work(context, &work_context, template, &queues).await;
-        merging.end().await;
+        // Told to stop at once, it does not merge what was done last.
+        if !matches!(answer, Ok(Answer::Killed(_))) {
+            merging.end().await;
+        }
         answer
     }
 
@@ -263,7 +269,11 @@ impl Work {
         // The summary in JSON is written from here, so whatever commands have printed must be out before.
         let is_read = work_context.progress.flush().await;
         if let Ok(report) = &ended {
-            self.summarize(context, work_context, report)?;
+            let left = match self.until {
+                Some(UntilName::Idle) => merging::count_left(context, &self.queues).await.ok(),
+                _ => None,
+            };
+            self.summarize(context, work_context, report, left.flatten())?;
         }
         if is_read {
             work_context.progress.flush().await;
@@ -328,6 +338,7 @@ impl Work {
         context: &Context,
         work_context: &WorkContext,
         report: &Report,
+        left: Option<u64>,
     ) -> Result<()> {
         let Report { completed, retried, failed, released, lost, unrecorded } = *report;
         let halted = work_context.halt.reason();
@@ -337,8 +348,18 @@ impl Work {
         let took = work_context.progress.elapsed();
         if context.json {
             let seconds = took.as_secs_f64();
-            let summary =
-                Summary { completed, retried, failed, released, lost, unrecorded, seconds, halted };
+            let left_to_others = left;
+            let summary = Summary {
+                completed,
+                retried,
+                failed,
+                released,
+                lost,
+                unrecorded,
+                left_to_others,
+                seconds,
+                halted,
+            };
             return crate::output::json_line(&summary);
         }
         let mut line = format!("{} completed", crate::output::count(completed, "task"));
@@ -348,6 +369,7 @@ impl Work {
             (released, "given back"),
             (lost, "lost to others"),
             (unrecorded, "done, but not recorded: they will be done again"),
+            (left.unwrap_or(0), "left to other nodes for now"),
         ] {
             if count > 0 {
                 line += &format!(", {} {what}", crate::output::thousands(count));

@@ -9,6 +9,12 @@ fn lengths_in_two_units() {
 }
 
 #[test]
+fn bytes_in_the_largest_unit() {
+    let said = [0, 1023, 1024, 12 * 1024 - 1, 3_500_000, u64::MAX].map(bytes);
+    assert_eq!(said, ["0 B", "1023 B", "1.0 KiB", "12 KiB", "3.3 MiB", "16777216 TiB"]);
+}
+
+#[test]
 fn numbers_with_commas() {
     assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
     assert_eq!([count(1, "task"), count(0, "task")], ["1 task", "0 tasks"]);

@@ -228,8 +228,9 @@ pub(super) fn check_campaign(name: &str) -> Result<()> {
 
 /// The value of a key `bucket`.
 pub(super) fn bucket(text: &str) -> Result<BucketAddress> {
-    match Address::parse(text)? {
-        Some(Address::Bucket(bucket)) => Ok(bucket),
+    match Address::parse(text) {
+        Ok(Some(Address::Bucket(bucket))) => Ok(bucket),
+        Err(error) if !text.is_empty() => Err(error),
         _ => Err(Error::invalid(format!("bucket is '{text}'; write it as s3://bucket/prefix"))),
     }
 }

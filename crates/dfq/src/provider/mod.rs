@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result, left_out};
 use crate::layout;
 use crate::model::{Settings, Synced};
 use crate::options::OpenOptions;
-use crate::queue::merge::{Merge, MergeOptions, Merging};
+use crate::queue::merge::{Merge, MergeOptions, Merging, check_new_folder};
 use crate::queue::{Queue, TreeQueue};
 #[cfg(feature = "bucket")]
 use crate::store::bucket::Bucket;
@@ -98,6 +98,30 @@ pub(crate) async fn merge(
         elsewhere => Err(Error::invalid(format!(
             "{elsewhere} cannot be the hub of a synced queue; that is a bucket, or another folder"
         ))),
+    }
+}
+
+/// An error if a hub knows a node in this folder of this machine, in which there is nothing now.
+pub(crate) async fn check_new_node(
+    hub: &Address,
+    options: &OpenOptions,
+    folder: &str,
+) -> Result<()> {
+    let host = &options.env.host().name;
+    match hub {
+        Address::Directory(path) => match directory::tree(path, options) {
+            Ok(tree) => check_new_folder(&tree, host, folder).await,
+            // A hub that is to be made, too.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        },
+        #[cfg(feature = "bucket")]
+        Address::Bucket(address) if Bucket::is_built_for(address.cloud) => {
+            let tree = bucket::open_bucket(address, options).await?;
+            check_new_folder(&tree, host, folder).await
+        }
+        // What cannot be a hub is refused elsewhere.
+        _ => Ok(()),
     }
 }
 

@@ -9,7 +9,9 @@ mod prepare;
 mod status;
 mod supervisor;
 
-pub use crate::queue::merge::{Conflict, Passed};
-pub use prepare::{adopt, leave, settings_for};
-pub use status::{LastPass, Status, conflicts, drop_conflict, status};
-pub use supervisor::{Event, How, Supervisor};
+pub use crate::queue::merge::{Conflict, Passed, TaskHere};
+pub use prepare::{NewNode, adopt, leave};
+pub use status::{
+    LastPass, Status, conflicts, count_left_to_others, drop_conflict, status, task_here,
+};
+pub use supervisor::{Event, How, Supervisor, check_every};

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::Address;
 use crate::error::Result;
-use crate::meter::{Counts, Prices};
+use crate::meter::{Bytes, Counts, Prices};
 use crate::options::OpenOptions;
 use crate::provider;
-use crate::queue::Queue;
-use crate::queue::merge::{Conflict, Passed};
+use crate::queue::merge::{Conflict, Passed, TaskHere};
+use crate::queue::{Queue, TaskView};
 
 /// What has come of a supervisor's passes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -34,6 +34,9 @@ pub struct Status {
     pub down: u64,
     /// Requests to the hub so far.
     pub requests: Counts,
+    /// What went to the hub and came from it so far, if it is a bucket.
+    #[serde(default)]
+    pub bytes: Bytes,
     /// What keeps it from merging now.
     pub error: Option<String>,
     /// Since when, by this machine's calendar.
@@ -81,9 +84,24 @@ pub async fn status(folder: &Address, options: OpenOptions) -> Result<Option<Sta
     status.conflicts = queue.count_conflicts().await?;
     status.nodes = neighbours.nodes;
     if let Some(began) = neighbours.began {
-        status.behind_s = Some(queue.folder_time().await?.duration_since(began).as_secs_f64());
+        // Also where nothing can be written.
+        status.behind_s = Some(queue.now().await.duration_since(began).as_secs_f64());
     }
     Ok(Some(status))
+}
+
+/// What a node's folder knows of a task beyond what any queue knows.
+pub async fn task_here(
+    folder: &Address,
+    options: OpenOptions,
+    view: &TaskView,
+) -> Result<TaskHere> {
+    provider::open_folder(folder, options).await?.task_here(view).await
+}
+
+/// How many tasks nobody has claimed because workers of this node leave them to other nodes for now.
+pub async fn count_left_to_others(folder: &Address, options: OpenOptions) -> Result<u64> {
+    provider::open_folder(folder, options).await?.count_left_to_others().await
 }
 
 /// The tasks in a folder that lost against another of the same id.

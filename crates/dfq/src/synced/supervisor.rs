@@ -13,7 +13,7 @@ use super::status::{LastPass, Status};
 use crate::address::Address;
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
-use crate::meter::{Counts, since};
+use crate::meter::{Bytes, Counts, since};
 use crate::model::{Settings, Synced};
 use crate::options::OpenOptions;
 use crate::provider;
@@ -52,6 +52,8 @@ pub enum Event<'a> {
         took: Duration,
         /// What it asked of the hub.
         requests: Counts,
+        /// What went to the hub and came from it, if it is a bucket.
+        bytes: Bytes,
         /// It was a whole pass.
         whole: bool,
     },
@@ -81,18 +83,17 @@ impl Supervisor {
         options: OpenOptions,
         how: How,
     ) -> Result<Self> {
+        // Others may share the meter that was given; what is told is of this folder alone.
+        let options = OpenOptions { meter: options.meter.for_part(), ..options };
         let local = OpenOptions { create: None, ..options.clone() };
         let queue = provider::open_folder(folder, local).await?;
         let synced = check_node(&queue, folder)?;
         let every = how.every.unwrap_or(synced.period);
-        if every < SHORTEST {
-            return Err(Error::invalid(format!(
-                "a folder can be merged once in {SHORTEST:?} at the most, not every {every:?}"
-            )));
-        }
+        check_every(every)?;
         if every > synced.period {
             return Err(Error::invalid(format!(
-                "the queue is to be merged every {:?}, as queue.json says and other nodes count on; {every:?} is too seldom",
+                "every {every:?} is too seldom: the other nodes count on a merge every {:?}, as queue.json says; leave out \
+                 --every, or name a shorter time",
                 synced.period
             )));
         }
@@ -121,6 +122,11 @@ impl Supervisor {
     /// How often whole passes begin.
     pub fn every(&self) -> Duration {
         self.every
+    }
+
+    /// How often the queue asks for one.
+    pub fn period(&self) -> Duration {
+        self.folder.settings().synced.as_ref().map_or(self.every, |synced| synced.period)
     }
 
     /// One whole pass more, after it was stopped.
@@ -257,8 +263,8 @@ impl Supervisor {
     /// Whether that was all.
     async fn merge_arrived(&mut self, paths: &[String], tell: &mut impl FnMut(Event<'_>)) -> bool {
         // Without a hub all waits for the next pass.
+        let (began, asked) = (self.options.env.monotonic(), self.asked());
         let Some(merge) = &mut self.merge else { return true };
-        let (began, before) = (self.options.env.monotonic(), self.options.meter.counts());
         match merge.merge_arrived(paths).await {
             Ok(Arrived::Nothing) => true,
             Ok(Arrived::TooMuch) => false,
@@ -266,8 +272,8 @@ impl Supervisor {
                 self.status.up += passed.up;
                 self.status.down += passed.down;
                 let took = self.options.env.monotonic().saturating_sub(began);
-                let requests = since(&self.options.meter.counts(), &before);
-                tell(Event::Passed { passed: &passed, took, requests, whole: false });
+                let (requests, bytes) = self.asked_since(&asked);
+                tell(Event::Passed { passed: &passed, took, requests, bytes, whole: false });
                 true
             }
             Err(error) => {
@@ -280,11 +286,11 @@ impl Supervisor {
     /// A whole pass, and what is written down of it.
     async fn pass(&mut self, tell: &mut impl FnMut(Event<'_>)) -> Result<()> {
         let env = self.options.env.clone();
-        let (began, before) = (env.monotonic(), self.options.meter.counts());
+        let (began, asked) = (env.monotonic(), self.asked());
         let passed = self.try_pass().await;
         let took = env.monotonic().saturating_sub(began);
         let wall: Timestamp = env.clock().wall();
-        self.status.requests = self.options.meter.counts();
+        (self.status.requests, self.status.bytes) = self.asked();
         match &passed {
             Ok(passed) => {
                 self.status.passes += 1;
@@ -302,13 +308,25 @@ impl Supervisor {
         if let Some(merge) = &self.merge {
             self.status.node = merge.node().to_owned();
         }
-        if let Err(error) = self.folder.put_status(&self.status).await {
+        let written = self.folder.put_status(&self.status).await;
+        let passed = passed?;
+        // If the pass has failed, too, its own error says more.
+        if let Err(error) = written {
             tracing::warn!(%error, "what the pass came to cannot be written down");
         }
-        let passed = passed?;
-        let requests = since(&self.options.meter.counts(), &before);
-        tell(Event::Passed { passed: &passed, took, requests, whole: true });
+        let (requests, bytes) = self.asked_since(&asked);
+        tell(Event::Passed { passed: &passed, took, requests, bytes, whole: true });
         Ok(())
+    }
+
+    /// What was asked of the hub so far.
+    fn asked(&self) -> (Counts, Bytes) {
+        (self.options.meter.counts(), self.options.meter.bytes())
+    }
+
+    fn asked_since(&self, (requests, bytes): &(Counts, Bytes)) -> (Counts, Bytes) {
+        let now = self.asked();
+        (since(&now.0, requests), now.1.since(*bytes))
     }
 
     async fn try_pass(&mut self) -> Result<Passed> {
@@ -324,6 +342,16 @@ impl Supervisor {
         }
         let Some(merge) = &mut self.merge else { return Ok(Passed::default()) };
         merge.pass(false).await
+    }
+}
+
+/// An error if nobody may merge so often.
+pub fn check_every(every: Duration) -> Result<()> {
+    match every < SHORTEST {
+        true => Err(Error::invalid(format!(
+            "every {every:?} is too often: a folder is merged once in {SHORTEST:?} at the most"
+        ))),
+        false => Ok(()),
     }
 }
 
@@ -343,17 +371,17 @@ fn check_node(queue: &TreeQueue<Filesystem>, folder: &Address) -> Result<Synced>
     match &queue.settings().synced {
         Some(synced) if !synced.hub => Ok(synced.clone()),
         Some(_) => Err(Error::invalid(format!(
-            "{folder} is the hub of a synced queue; supervise the folder of a node"
+            "'{folder}' is the hub of a synced queue; name the folder of a node"
         ))),
         None => Err(Error::invalid(format!(
-            "{folder} is not a synced queue; `dfq supervise {folder} --with BUCKET --adopt` makes it one, while no \
-             worker is alive"
+            "'{folder}' is not a synced queue; `dfq supervise --adopt --with BUCKET` makes it one, while no worker is \
+             alive"
         ))),
     }
 }
 
 fn no_hub(folder: &Address) -> Error {
     Error::invalid(format!(
-        "nobody has said yet with what {folder} is to be merged; name its bucket with --with"
+        "it is not known yet with what '{folder}' is to be merged; name its bucket with --with"
     ))
 }

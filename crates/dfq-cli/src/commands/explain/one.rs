@@ -45,6 +45,7 @@ fn state(view: &TaskView, around: &Surroundings) -> Finding {
     let typed = output::shell(id.as_str());
     let say = |text: String| Finding::new(view.state.name(), text);
     match &view.state {
+        TaskState::Ready if around.node.is_some() => say(format!("{id} is ready.")),
         TaskState::Ready => say(format!("{id} is ready: the next worker that polls may take it.")),
         TaskState::Claimed => say(format!("{id} has a lease.")),
         TaskState::Leased { worker_id, until } => {

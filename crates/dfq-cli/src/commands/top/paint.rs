@@ -41,6 +41,7 @@ fn queue(snapshot: &Snapshot, room: usize) -> Vec<String> {
     let paused = if snapshot.stats.paused { "  PAUSED" } else { "" };
     let mut lines = vec![String::new(), format!("{}{paused}", snapshot.name)];
     lines.extend(counts(snapshot));
+    lines.extend(snapshot.merge.iter().cloned());
     let parts = [workers(snapshot), leases(snapshot), failures(snapshot)];
     let parts: Vec<Vec<String>> = parts.into_iter().filter(|part| part.len() > 1).collect();
     let mut left = room.saturating_sub(lines.len());

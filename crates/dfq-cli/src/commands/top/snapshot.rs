@@ -10,6 +10,7 @@ use dfq::queue::{Detail, PendingStates, Stats, TaskState, TaskView, WorkerRecord
 use jiff::Timestamp;
 
 use crate::commands::failed;
+use crate::commands::supervise::state::Merge;
 use crate::commands::workers::Life;
 use crate::context::Context;
 use crate::select::{Selection, StateName, last_error};
@@ -37,6 +38,8 @@ pub(super) struct Snapshot {
     /// The newest.
     pub(super) failures: Vec<Failure>,
     pub(super) now: Timestamp,
+    /// How the merge goes, in a line or two, if it is a node of a synced queue.
+    pub(super) merge: Vec<String>,
     taken: Duration,
 }
 
@@ -94,8 +97,12 @@ impl Snapshot {
                 (completed, rate(stats.failed, before.stats.failed))
             })
         });
+        let merge = Merge::of(context, name).await.unwrap_or(None);
+        let merge = merge.map_or_else(Vec::new, |merge| {
+            std::iter::once(merge.line()).chain(merge.trouble()).collect()
+        });
         let name = name.to_owned();
-        Ok(Self { name, stats, tells_all, rates, workers, leases, failures, now, taken })
+        Ok(Self { name, stats, tells_all, rates, workers, leases, failures, now, merge, taken })
     }
 }
 
@@ -108,8 +115,8 @@ impl Snapshot {
         failures: Vec<Failure>,
     ) -> Self {
         let (workers, now, taken) = (Vec::new(), Timestamp::UNIX_EPOCH, Duration::ZERO);
-        let (name, tells_all, rates) = (name.to_owned(), true, None);
-        Self { name, stats, tells_all, rates, workers, leases, failures, now, taken }
+        let (name, tells_all, rates, merge) = (name.to_owned(), true, None, Vec::new());
+        Self { name, stats, tells_all, rates, workers, leases, failures, now, merge, taken }
     }
 }
 

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use dfq::Env;
 use dfq::clock::Running;
-use dfq::config::Target;
-use dfq::synced::{self, How};
-use dfq::{Address, Env, OpenOptions};
+use dfq::synced::How;
 use tokio_util::sync::CancellationToken;
 
+use crate::commands::supervise::state::{Look, Merge};
 use crate::commands::supervise::{self, told};
 use crate::context::Context;
-use crate::exit::invalid;
+use crate::exit::{invalid, stop_signal};
 
 /// How often a worker looks whether its queues are merged.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -32,10 +32,10 @@ impl Merging {
         let stop = CancellationToken::new();
         let mut running = Vec::new();
         for name in queues {
-            let target = context.target(name)?;
-            if !is_synced(context, &target).await? {
+            if Merge::of(context, name).await?.is_none() {
                 continue;
             }
+            let target = context.target(name)?;
             let how = How { stop: stop.clone(), ..How::default() };
             let mut supervisor = supervise::open(context, &target, how).await?;
             let (mut told, env) = (told::Told::new(context, &supervisor), context.env.clone());
@@ -61,26 +61,21 @@ impl Merging {
     }
 
     /// Warns, if one of the queues is synced and was not merged for long.
-    pub(super) async fn watch(context: &Context, queues: &[String]) -> Result<Self> {
+    pub(super) fn watch(context: &Context, queues: &[String]) -> Result<Self> {
         let stop = CancellationToken::new();
         let mut running = Vec::new();
         for name in queues {
-            let target = context.target(name)?;
-            if !is_synced(context, &target).await? {
-                continue;
-            }
-            let options = context.access(&target, OpenOptions::existing());
-            let (name, env, stop) = (name.clone(), context.env.clone(), stop.clone());
+            let Some(look) = Look::new(context, name)? else { continue };
+            let (env, stop) = (context.env.clone(), stop.clone());
             running.push(context.env.spawn(async move {
-                let mut warned = None;
-                loop {
-                    let status = synced::status(&target.address, options.clone()).await;
-                    let warning = status.ok().flatten().and_then(|it| told::too_old(&name, &it));
-                    if warning.is_some() && warned.is_none() {
-                        let text = warning.as_deref().unwrap_or_default();
-                        crate::output::note!("dfq: {}", crate::output::printable(text));
+                let mut warned = false;
+                // Until it is known that it is not synced.
+                while let Some(merge) = look.look().await.transpose() {
+                    let late = merge.ok().filter(Merge::is_late).and_then(|it| it.trouble());
+                    if let Some(late) = late.as_ref().filter(|_| !warned) {
+                        crate::output::note!("dfq: {}", crate::output::printable(late));
                     }
-                    warned = warning;
+                    warned = late.is_some();
                     tokio::select! {
                         () = stop.cancelled() => return,
                         () = env.clock().sleep(LOOK_EVERY) => {}
@@ -91,14 +86,14 @@ impl Merging {
         Ok(Self { env: context.env.clone(), stop, running })
     }
 
-    /// Merges once more, and ends.
+    /// Merges once more, and ends; at once after another signal.
     pub(super) async fn end(self) {
         self.stop.cancel();
-        for task in self.running {
-            tokio::select! {
-                _ = task => {}
-                () = self.env.clock().sleep(LAST * 2) => {}
-            }
+        let last = futures::future::join_all(self.running);
+        tokio::select! {
+            _ = last => {}
+            _ = stop_signal(CancellationToken::new()) => {}
+            () = self.env.clock().sleep(LAST * 2) => {}
         }
     }
 }
@@ -108,16 +103,21 @@ pub(super) async fn make_folders(context: &Context, queues: &[String]) -> Result
     for name in queues {
         let target = context.target(name)?;
         if target.hub.is_some() {
-            supervise::make_folder(context, &target, None).await?;
+            supervise::make_folder(context, &target, None, false).await?;
         }
     }
     Ok(())
 }
 
-async fn is_synced(context: &Context, target: &Target) -> Result<bool> {
-    if !matches!(target.address, Address::Directory(_)) {
-        return Ok(false);
+/// How many tasks workers here leave to other nodes for now. Nothing, if no queue is synced.
+pub(super) async fn count_left(context: &Context, queues: &[String]) -> Result<Option<u64>> {
+    let mut left = None;
+    for name in queues {
+        if let Some(look) = Look::new(context, name)?
+            && look.look().await?.is_some()
+        {
+            left = Some(left.unwrap_or(0) + look.count_left().await?);
+        }
     }
-    let options = context.access(target, OpenOptions::existing());
-    Ok(synced::status(&target.address, options).await?.is_some())
+    Ok(left)
 }

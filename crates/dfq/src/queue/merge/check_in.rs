@@ -4,6 +4,8 @@
 //! another was written by another folder of the same id: one of the two is a copy, a cloned card or a restored backup.
 //! The folder that finds this out takes a new id.
 
+use std::collections::BTreeSet;
+
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -14,9 +16,13 @@ use crate::error::{Error, Result};
 use crate::format;
 use crate::layout;
 use crate::store::Tree;
+use crate::store::objects::List;
 
 /// A node tells of itself once in so many periods. Others count it as silent after five.
 const EVERY_PERIODS: u32 = 3;
+
+/// Names in one request.
+const PAGE: usize = 1000;
 
 /// So many nonces are kept: a request that was given up may still arrive.
 const NONCES: usize = 16;
@@ -155,23 +161,44 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         if self.options.sure {
             return Ok(());
         }
-        let own = self.own_record();
-        for (node, _) in &there.nodes {
-            let Some(stored) = self.there.tree.read(&layout::node_record(node)).await? else {
-                continue;
-            };
-            let Ok(record) = serde_json::from_slice::<NodeDoc>(&stored.bytes) else { continue };
-            if (&record.host, &record.folder) == (&own.host, &own.folder) {
-                return Err(Error::invalid(format!(
-                    "'{}' on {} was node '{}' until {}, and now it is a new folder. If its disk is not mounted, mount \
-                     it. If it is to begin anew, say --yes",
-                    own.folder,
-                    own.host,
-                    record.node,
-                    record.at.strftime("%Y-%m-%d %H:%M UTC")
-                )));
-            }
+        let (own, nodes) = (self.own_record(), there.nodes.iter().map(|(node, _)| node));
+        check_place(&self.there.tree, nodes, &own.host, &own.folder).await
+    }
+}
+
+/// An error if a node was in this folder of this machine, which is now new: its disk may not be mounted.
+async fn check_place<T: Tree>(
+    hub: &T,
+    nodes: impl Iterator<Item = &String>,
+    host: &str,
+    folder: &str,
+) -> Result<()> {
+    for node in nodes {
+        let stored = hub.read(&layout::node_record(node)).await?;
+        let record = stored.and_then(|it| serde_json::from_slice::<NodeDoc>(&it.bytes).ok());
+        let was_here = |record: &NodeDoc| (&*record.host, &*record.folder) == (host, folder);
+        if let Some(record) = record.filter(was_here) {
+            return Err(Error::invalid(format!(
+                "'{folder}' on {host} was node '{}' until {}, and now it is a new folder. If its disk is not mounted, \
+                 mount it. If it is to begin anew, say --yes",
+                record.node,
+                record.at.strftime("%Y-%m-%d %H:%M UTC")
+            )));
         }
-        Ok(())
+    }
+    Ok(())
+}
+
+/// The same before the folder is made.
+pub(crate) async fn check_new_folder<T: Tree>(hub: &T, host: &str, folder: &str) -> Result<()> {
+    let workers = layout::below(layout::WORKERS, "");
+    let (mut listing, mut nodes) = (hub.list(List::below(workers.clone())), BTreeSet::new());
+    loop {
+        let part = listing.next(PAGE).await?;
+        let names = part.files.iter().filter_map(|file| file.name.strip_prefix(&workers));
+        nodes.extend(names.filter_map(layout::parse_node_name));
+        if part.end {
+            return check_place(hub, nodes.iter(), host, folder).await;
+        }
     }
 }

@@ -61,7 +61,7 @@ impl<T: Tree> TreeQueue<T> {
         self.core.tree.remove_file(&layout::conflict_path(&conflict.key, &conflict.mark)).await
     }
 
-    async fn each_conflict(&self, mut found: impl FnMut(TaskKey, String)) -> Result<()> {
+    pub(super) async fn each_conflict(&self, mut found: impl FnMut(TaskKey, String)) -> Result<()> {
         let folder = layout::below(layout::CONFLICTS, "");
         let mut listing = self.core.tree.list(List::below(folder.clone()));
         loop {

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -43,11 +42,6 @@ impl<T: Tree> TreeQueue<T> {
     /// What the last pass has told.
     pub async fn neighbours(&self) -> Neighbours {
         self.core.neighbours().await
-    }
-
-    /// The time on this folder's clock.
-    pub async fn folder_time(&self) -> Result<Timestamp> {
-        self.core.tree.now().await
     }
 
     /// Says that this process merges the folder, unless another has said so within `fresh`. Answers that one.

@@ -8,7 +8,7 @@
 //! `look` lists both places and finds the ids that have changed; `view` reads what each place has of one id; `plan`
 //! is pure, and says what is to be done; `apply` does that, one step after the other, any of which may be the
 //! last; `one` and `pass` put these together, and `memory` keeps what was found to be alike, as a cache. `check_in` tells
-//! the hub which nodes there are. Decision 31 and
+//! the hub which nodes there are; `onlook` tells people what a node knows of a task. Decision 31 and
 //! FORMAT.md ("Queues that are synced") have the rules, R1 to R13.
 
 mod adopt;
@@ -22,6 +22,7 @@ mod look;
 mod memory;
 mod node;
 mod one;
+mod onlook;
 mod order;
 mod pass;
 mod plan;
@@ -32,8 +33,10 @@ mod view;
 pub use conflicts::Conflict;
 pub use local::SupervisorDoc;
 pub use node::{Identity, Neighbours};
+pub use onlook::TaskHere;
 pub use pass::{Arrived, Merge, MergeOptions, Passed};
 
+pub(crate) use check_in::check_new_folder;
 pub(crate) use hub::check_alike;
 pub(in crate::queue) use node::{Elsewhere, Nodes};
 

@@ -227,6 +227,7 @@ impl HttpService for Counted {
         let client = self.clients.here();
         let client = client.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
         let bytes = request.body().content_length() as u64;
+        self.meter.bytes_sent(bytes);
         let limit = || allowed(self.uplink.shared_with(bytes));
         let answer = match self.within(limit, client.execute(request)).await {
             Ok(answer) => answer,
@@ -252,6 +253,7 @@ impl HttpService for Counted {
                 return Err(error);
             }
         };
+        self.meter.bytes_received(body.len() as u64);
         if success && kind == RequestKind::List {
             let body = HttpResponseBody::from(listing::without_foreign_keys(body));
             return Ok(HttpResponse::from_parts(parts, body));

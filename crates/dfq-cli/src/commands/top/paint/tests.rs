@@ -44,3 +44,13 @@ fn every_part_has_its_share() {
         assert!(lines.iter().any(|line| line.contains(part)), "{part}: {lines:#?}");
     }
 }
+
+#[test]
+fn how_the_merge_goes_stands_below_the_counts() {
+    let mut snapshot = snapshot("./a", 1);
+    snapshot.merge = vec!["merged 3s ago: 1 up, 2 down".into(), "./a: now that fails".into()];
+    let lines = lines(&[snapshot], 80, 24);
+    let at = lines.iter().position(|line| line.starts_with("merged 3s ago")).unwrap();
+    assert!(lines[at - 1].contains("completed"), "{lines:#?}");
+    assert!(lines[at + 1].contains("now that fails"), "{lines:#?}");
+}
