@@ -5,54 +5,17 @@
 
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Child;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use support::bucket::TestBucket;
+use support::synced::{merged, push, signal, stats, stop};
 use support::{Desk, pause, short_or_long, until};
 
 const NODES: [&str; 3] = ["./n1", "./n2", "./n3"];
-
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_child(child), signal).unwrap();
-}
-
-/// Stops it in good order.
-fn stop(mut child: Child) {
-    signal(&child, Signal::TERM);
-    let status = child.wait().unwrap();
-    assert!(status.success(), "{status}");
-}
-
-fn stats(desk: &Desk, queue: &str) -> BTreeMap<String, u64> {
-    let said = desk.ok(&["stats", queue, "--json", "--quiet"]);
-    let all: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&said).unwrap();
-    all.into_iter().filter_map(|(name, value)| Some((name, value.as_u64()?))).collect()
-}
-
-/// All files below a folder that are merged, without white space at their ends.
-fn merged(root: &Path) -> BTreeMap<String, String> {
-    fn walk(folder: &Path, root: &Path, into: &mut BTreeMap<String, String>) {
-        for entry in std::fs::read_dir(folder).into_iter().flatten() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                walk(&path, root, into);
-            } else {
-                let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
-                let text = std::fs::read_to_string(&path).unwrap();
-                into.insert(name, text.trim_end().to_owned());
-            }
-        }
-    }
-    let mut files = BTreeMap::new();
-    for place in ["pending", "scheduled", "completed", "failed", "floors"] {
-        walk(&root.join(place), root, &mut files);
-    }
-    files
-}
 
 /// Merges each node until nothing changes, with everything compared.
 fn settle(desk: &Desk, nodes: &[&str]) {
@@ -62,12 +25,6 @@ fn settle(desk: &Desk, nodes: &[&str]) {
             desk.ok(&["supervise", node, "--once", "--quiet"]);
         }
     }
-}
-
-fn push(desk: &Desk, node: &str, ids: impl Iterator<Item = String>) {
-    let lines: String = ids.map(|id| format!("{{\"id\":\"{id}\"}}\n")).collect();
-    let said = desk.dfq_with(&["push", node, "--jsonl", "-", "--id-field", "id", "-q"], lines);
-    assert_eq!(said.status, Some(0), "{said:?}");
 }
 
 #[test]

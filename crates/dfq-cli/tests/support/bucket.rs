@@ -35,10 +35,15 @@ impl TestBucket {
 
     /// A desk from which the bucket can be reached.
     pub(crate) fn desk(&self) -> Desk {
-        Desk::new().with(vec![
+        Desk::new().with(self.variables())
+    }
+
+    /// What a command must know to reach the bucket.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
+        vec![
             ("AWS_ENDPOINT_URL_S3", self.server.endpoint()),
             ("AWS_ACCESS_KEY_ID", self.server.access_key().to_owned()),
             ("AWS_SECRET_ACCESS_KEY", self.server.secret_key().to_owned()),
-        ])
+        ]
     }
 }

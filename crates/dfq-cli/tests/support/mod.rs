@@ -6,6 +6,7 @@
 
 pub(crate) mod bucket;
 pub(crate) mod sqs;
+pub(crate) mod synced;
 pub(crate) mod terminal;
 
 use std::io::Write;
