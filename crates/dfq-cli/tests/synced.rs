@@ -5,88 +5,20 @@
 
 mod support;
 
-use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Child;
 
-use rustix::process::Signal;
-use support::bucket::TestBucket;
-use support::synced::{merged, push, signal, stats, stop};
-use support::{Desk, pause, short_or_long, until};
-
-const NODES: [&str; 3] = ["./n1", "./n2", "./n3"];
-
-/// Merges each node until nothing changes, with everything compared.
-fn settle(desk: &Desk, nodes: &[&str]) {
-    for _ in 0..3 {
-        for node in nodes {
-            let _ = std::fs::remove_file(desk.path(node).join("sync/memory.json"));
-            desk.ok(&["supervise", node, "--once", "--quiet"]);
-        }
-    }
-}
-
-#[test]
-fn three_nodes_do_all_tasks_though_one_is_cut_off_and_one_is_killed() {
-    let (bucket, each) = (TestBucket::start(), short_or_long(60, 700));
-    let (desk, hub) = (bucket.desk(), bucket.address("town"));
-    let supervise =
-        |node: &str| desk.start(&["supervise", node, "--with", &hub, "--every", "2s", "-q"]);
-    let mut supervisors: Vec<Child> = NODES.iter().map(|node| supervise(node)).collect();
-    for node in NODES {
-        let made = desk.path(node).join("queue.json");
-        until("the folder is made", || made.exists());
-        push(&desk, node, (0..each).map(|number| format!("{}-{number}", &node[2..])));
-    }
-    let work = |node: &str| {
-        let done = format!("echo $DFQ_TASK_ID >> {}.done", desk.path(node).display());
-        desk.start(&["work", node, "-j", "4", "-q", "--", "sh", "-c", &done])
-    };
-    // One is cut off before anybody works.
-    signal(&supervisors[2], Signal::STOP);
-    let workers: Vec<Child> = NODES.iter().map(|node| work(node)).collect();
-    // One is killed again and again, wherever it is.
-    for _ in 0..8 {
-        pause();
-        supervisors[1].kill().unwrap();
-        supervisors[1].wait().unwrap();
-        supervisors[1] = supervise(NODES[1]);
-    }
-    signal(&supervisors[2], Signal::CONT);
-    let all = (each * NODES.len()) as u64;
-    // However long it takes: the runner ends what hangs.
-    loop {
-        let stats = stats(&desk, &hub);
-        if stats["pending"] == 0 && stats["completed"] == all {
-            break;
-        }
-        pause();
-    }
-    workers.into_iter().for_each(stop);
-    supervisors.into_iter().for_each(stop);
-    settle(&desk, &NODES);
-    let first = merged(&desk.path(NODES[0]));
-    assert_eq!(first.len() as u64, all, "one record each, and nothing else");
-    for node in &NODES[1..] {
-        assert_eq!(merged(&desk.path(node)), first, "{node}");
-    }
-    assert_eq!(stats(&desk, &hub)["completed"], all);
-    let done: Vec<String> = NODES
-        .iter()
-        .flat_map(|node| {
-            desk.read(&format!("{node}.done")).lines().map(str::to_owned).collect::<Vec<_>>()
-        })
-        .collect();
-    let ids: BTreeSet<&String> = done.iter().collect();
-    assert_eq!(ids.len() as u64, all);
-    println!("{all} tasks, {} of them twice", done.len() as u64 - all);
-}
+use support::bucket::{Place, TestBucket};
+use support::synced::{merged, push, stats, stop};
+use support::{Desk, until};
 
 #[test]
 fn one_id_pushed_on_two_nodes_is_done_once_and_the_other_is_kept() {
-    let bucket = TestBucket::start();
-    let (desk, hub) = (bucket.desk(), bucket.address("q"));
+    Place::each().for_each(push_on_two);
+}
+
+fn push_on_two(place: Place) {
+    let (desk, hub) = (&place.desk, place.address("hub"));
     for node in ["./a", "./b"] {
         desk.ok(&["supervise", node, "--with", &hub, "--once"]);
     }
@@ -108,13 +40,16 @@ fn one_id_pushed_on_two_nodes_is_done_once_and_the_other_is_kept() {
     desk.ok(&["supervise", "./a", "--once"]);
     desk.ok(&["work", "./a", "--until", "idle", "--", "true"]);
     // What hashes to the other node is left to it for two periods.
-    assert_eq!(stats(&desk, &hub)["pending"], 2);
+    assert_eq!(stats(desk, &hub)["pending"], 2);
 }
 
 #[test]
 fn each_place_is_used_only_for_what_it_is_for() {
-    let bucket = TestBucket::start();
-    let (desk, hub) = (bucket.desk(), bucket.address("q"));
+    Place::each().for_each(use_each);
+}
+
+fn use_each(place: Place) {
+    let (desk, hub) = (&place.desk, place.address("hub"));
     desk.ok(&["supervise", "./a", "--with", &hub, "--once"]);
     let worker = desk.dfq(&["work", &hub, "--until", "idle", "--", "true"]);
     assert!(worker.err.contains("the hub of a synced queue"), "{worker:?}");
@@ -123,7 +58,7 @@ fn each_place_is_used_only_for_what_it_is_for() {
     let short = desk.dfq(&["poll", "./a", "--lease", "100s"]);
     assert!(short.err.contains("too short"), "{short:?}");
     // Neither an ordinary bucket nor an ordinary folder is taken for a part of a synced queue.
-    let other = bucket.address("plain");
+    let other = place.address("plain");
     assert_eq!(desk.dfq_with(&["push", &other], "{}").status, Some(0));
     let refused = desk.dfq(&["supervise", "./a", "--with", &other, "--once"]);
     assert!(refused.err.contains("--adopt"), "{refused:?}");
@@ -132,7 +67,7 @@ fn each_place_is_used_only_for_what_it_is_for() {
     assert!(refused.err.contains("--adopt"), "{refused:?}");
     desk.ok(&["supervise", "./plain", "--with", &hub, "--adopt"]);
     desk.ok(&["supervise", "./plain", "--with", &hub, "--once"]);
-    assert_eq!(stats(&desk, &hub)["pending"], 1);
+    assert_eq!(stats(desk, &hub)["pending"], 1);
     desk.ok(&["supervise", "./plain", "--leave"]);
     let left = desk.dfq(&["supervise", "./plain", "--once"]);
     assert!(left.err.contains("not a synced queue"), "{left:?}");
@@ -143,8 +78,11 @@ fn each_place_is_used_only_for_what_it_is_for() {
 
 #[test]
 fn a_copied_folder_is_a_node_of_its_own_and_an_empty_one_is_not_believed() {
-    let bucket = TestBucket::start();
-    let (desk, hub) = (bucket.desk(), bucket.address("q"));
+    Place::each().for_each(copy_a_folder);
+}
+
+fn copy_a_folder(place: Place) {
+    let (desk, hub) = (&place.desk, place.address("hub"));
     desk.ok(&["supervise", "./a", "--with", &hub, "--once"]);
     assert_eq!(desk.dfq_with(&["push", "./a", "--id", "x"], "{}").status, Some(0));
     desk.ok(&["supervise", "./a", "--once"]);
@@ -167,12 +105,12 @@ fn a_copied_folder_is_a_node_of_its_own_and_an_empty_one_is_not_believed() {
     assert_eq!(empty.status, Some(2), "{empty:?}");
     assert!(empty.err.contains("mount it"), "{empty:?}");
     assert_eq!(
-        stats(&desk, &hub)["pending"],
+        stats(desk, &hub)["pending"],
         1,
         "nothing is removed because it is missing elsewhere"
     );
     desk.ok(&["supervise", "./a", "--with", &hub, "--once", "--yes"]);
-    assert_eq!(stats(&desk, "./a")["pending"], 1);
+    assert_eq!(stats(desk, "./a")["pending"], 1);
 }
 
 #[test]
