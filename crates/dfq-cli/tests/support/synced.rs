@@ -198,7 +198,12 @@ pub(crate) fn alone(desk: &Desk, node: &str) {
 
 /// Claims all that is free: ids and receipts.
 pub(crate) fn poll(desk: &Desk, node: &str) -> Vec<(String, String)> {
-    let said = desk.dfq(&["poll", node, "-n", "100"]);
+    poll_some(desk, node, 100)
+}
+
+/// Claims so many at the most.
+pub(crate) fn poll_some(desk: &Desk, node: &str, most: usize) -> Vec<(String, String)> {
+    let said = desk.dfq(&["poll", node, "-n", &most.to_string()]);
     let held = said.out.lines().map(|line| {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
         let text = |name: &str| line[name].as_str().unwrap().to_owned();
