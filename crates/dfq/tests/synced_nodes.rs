@@ -45,7 +45,7 @@ impl Node {
         self.merge.pass(false).await.unwrap()
     }
 
-    /// Claims all that is free: ids.
+    /// Claims all that is free, but for most tasks of others while there are some of its own.
     async fn poll(&self) -> Vec<dfq::Delivery> {
         self.queue.poll(PollRequest::new(100)).await.unwrap().deliveries
     }
@@ -116,6 +116,12 @@ impl Town {
         }
     }
 
+    /// The first node renews what it holds.
+    async fn beat(&self, held: &[dfq::Delivery]) {
+        let receipts = held.iter().map(|it| it.receipt.clone()).collect();
+        assert!(self.nodes[0].queue.heartbeat(receipts).await.iter().all(Result::is_ok));
+    }
+
     /// Passes until nothing changes.
     async fn settle(&mut self) {
         for _ in 0..6 {
@@ -150,15 +156,21 @@ async fn hours_apart(hub: Duration, ahead: [Duration; 3]) {
     let kept = town.nodes.iter().map(|node| node.queue.count_conflicts());
     let kept: u64 = futures::future::join_all(kept).await.into_iter().map(Result::unwrap).sum();
     assert!(kept >= 2, "two of three payloads lost: {kept} are kept");
-    // The first node claims all, after two periods, and lives on.
-    town.live(3 * PERIOD).await;
-    let held = town.nodes[0].poll().await;
+    // The first node claims all, its own part first, and lives on.
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        held.extend(town.nodes[0].poll().await);
+        if held.len() == 4 {
+            break;
+        }
+        town.live(PERIOD).await;
+        town.beat(&held).await;
+    }
     assert_eq!(held.len(), 4, "nobody else has claimed any");
     town.merge().await;
     for _ in 0..20 {
         town.live(2 * PERIOD).await;
-        let receipts = held.iter().map(|it| it.receipt.clone()).collect();
-        assert!(town.nodes[0].queue.heartbeat(receipts).await.iter().all(Result::is_ok));
+        town.beat(&held).await;
         town.merge().await;
         for other in &town.nodes[1..] {
             assert_eq!(other.poll().await.len(), 0, "what is renewed is left to its owner");
@@ -174,7 +186,7 @@ async fn hours_apart(hub: Duration, ahead: [Duration; 3]) {
         assert_eq!(view.state.name(), "backoff");
     }
     let mut first = Vec::new();
-    for minute in 1..=30 {
+    for minute in 1..=50 {
         town.wait(PERIOD);
         for node in &mut town.nodes[1..] {
             node.pass().await;
@@ -187,9 +199,9 @@ async fn hours_apart(hub: Duration, ahead: [Duration; 3]) {
         }
     }
     for (id, minute) in &first {
-        // A lease of ten minutes and two periods; a backoff of ten minutes. A pass or two come on top.
-        let range = if *id == name { 9..=14 } else { 11..=16 };
-        assert!(range.contains(minute), "{id} after {minute} minutes: {first:?}");
+        // A lease of ten minutes and two periods; a backoff of ten minutes. Some is put off, but not for an hour.
+        let least = if *id == name { 9 } else { 11 };
+        assert!(*minute >= least, "{id} after {minute} minutes: {first:?}");
     }
     assert_eq!(first.len(), 4);
     // What is done and purged stays away.
