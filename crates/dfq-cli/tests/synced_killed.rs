@@ -131,7 +131,7 @@ fn outcome(town: &Town) -> Outcome {
         }
     }
     let paused = |node: &&str| town.desk.path(node).join("paused.json").exists();
-    Outcome { names, kept, paused: NODES.iter().map(|node| paused(node)).collect() }
+    Outcome { names, kept, paused: NODES.iter().map(paused).collect() }
 }
 
 /// That of a pass which nobody kills, looked at by eye.

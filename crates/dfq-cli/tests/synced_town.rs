@@ -81,7 +81,7 @@ impl Town {
         let known = self.all / 3;
         self.push(0, known);
         let has_all = |node: &&str| stats(desk, node)["pending"] == known as u64;
-        eventually("all nodes have the first", || NODES.iter().all(|node| has_all(node)));
+        eventually("all nodes have the first", || NODES.iter().all(&has_all));
         signal(&supervisors[2], Signal::STOP);
         supervisors[1].kill().unwrap();
         supervisors[1].wait().unwrap();
