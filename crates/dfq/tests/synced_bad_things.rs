@@ -63,3 +63,21 @@ async fn a_damaged_task_is_healed_by_a_delayed_copy() {
     // What was there is kept.
     assert_eq!(pair.nodes[0].count_conflicts().await.unwrap(), 1);
 }
+
+/// Files that nobody here has made are told of, wherever they lie, and stay where they are.
+#[tokio::test]
+async fn foreign_names_are_reported_and_not_spread() {
+    let mut pair = Pair::new().await;
+    let strange =
+        ["pending/notes.txt", "completed/00/a b.txt", "floors/00/notes.txt", "failed/00/x y.json"];
+    for name in strange {
+        pair.sites[0].write(name, "mine");
+        pair.hub.write(name, "mine, too");
+    }
+    let passed = pair.merge_thoroughly(0).await;
+    let told = |name: &str| passed.troubles.iter().filter(|it| it.contains(name)).count();
+    assert_eq!(strange.map(told), [2; 4], "{:?}", passed.troubles);
+    pair.merge_thoroughly(1).await;
+    assert!(strange.iter().all(|name| !pair.sites[1].exists(name)));
+    assert!(strange.iter().all(|name| pair.sites[0].read(name) == "mine"));
+}

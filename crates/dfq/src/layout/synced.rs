@@ -79,6 +79,12 @@ impl Names {
         dir.rsplit_once('/').map_or(dir.clone(), |(shard, _)| below(shard, ""))
     }
 
+    /// Whether a path below `floors/` is that of a file of floors.
+    pub(crate) fn is_floor_path(self, path: &str) -> bool {
+        let is_name = |name: &str| !name.contains('/') && super::is_floor_name(name);
+        self.split_shard(path).is_some_and(|(_, name)| is_name(name))
+    }
+
     /// The task of a folder or a record anywhere in a queue.
     pub(crate) fn parse_any_path(self, path: &str) -> Option<TaskKey> {
         let (place, rest) = path.split_once('/')?;

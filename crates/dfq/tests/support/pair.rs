@@ -56,6 +56,11 @@ impl Pair {
         self.merges[node].pass(false).await.unwrap()
     }
 
+    /// One node merges, and looks at all records.
+    pub(crate) async fn merge_thoroughly(&mut self, node: usize) -> Passed {
+        self.merges[node].pass(true).await.unwrap()
+    }
+
     /// Both nodes merge, twice, so that each has what the other had.
     pub(crate) async fn merge(&mut self) {
         for node in [0, 1, 0, 1] {

@@ -154,8 +154,9 @@ fn note<T: Tree>(core: &Core<T>, file: Listed, shown: &mut Shown) {
             true
         }),
         layout::FLOORS => {
-            shown.floors.push(file.name.clone());
-            true
+            let is_ours = core.names().is_floor_path(path);
+            shown.floors.extend(is_ours.then(|| file.name.clone()));
+            is_ours
         }
         layout::WORKERS => {
             let node = layout::parse_node_name(path);
@@ -198,24 +199,27 @@ pub(super) struct ShownRecord {
     pub(super) tag: String,
 }
 
-/// Lists the records of an outcome below a folder.
+/// Lists the records of an outcome below a folder. What is odd there goes to `odd`.
 pub(super) async fn list_records<T: Tree>(
     core: &Core<T>,
     outcome: Outcome,
     folder: &str,
-    unread: &mut Vec<(String, Error)>,
+    odd: &mut Shown,
 ) -> Result<Vec<ShownRecord>> {
     let place = layout::outcome_dir(outcome);
     let mut listing = core.tree.list(List::below(layout::below(folder, "")));
     let mut records = Vec::new();
     loop {
-        let Some(part) = next_part(core, &mut *listing, unread).await? else { continue };
+        let Some(part) = next_part(core, &mut *listing, &mut odd.unread).await? else { continue };
         for file in part.files {
             let below = file.name.strip_prefix(place).and_then(|path| path.strip_prefix('/'));
             let key = below.and_then(|path| core.names().parse_record_path(path));
-            if let Some(key) = key.filter(|key| !key.is_verbatim()) {
-                let tag = file.head.version.tag().to_owned();
-                records.push(ShownRecord { key, path: file.name, tag });
+            match key.filter(|key| !key.is_verbatim()) {
+                Some(key) => {
+                    let tag = file.head.version.tag().to_owned();
+                    records.push(ShownRecord { key, path: file.name, tag });
+                }
+                None => odd.strange.push(file.name),
             }
         }
         if part.end {

@@ -297,9 +297,9 @@ impl<H: Tree, T: Tree> Merge<H, T> {
                 if stamp == Some(Stamp::Missing) || (unchanged && !thorough) {
                     continue;
                 }
-                let mut unread = Vec::new();
-                let records = look::list_records(&self.here, outcome, &dir, &mut unread).await?;
-                self.report_unread(Side::Here, &unread);
+                let mut odd = Shown::default();
+                let records = look::list_records(&self.here, outcome, &dir, &mut odd).await?;
+                self.report_strange(Side::Here, &odd);
                 for record in records {
                     let (path, tag) = (&record.path, &record.tag);
                     if !self.memory.has_shown_record(path, tag, Side::Here, shown) {
@@ -319,9 +319,9 @@ impl<H: Tree, T: Tree> Merge<H, T> {
     ) -> Result<()> {
         for outcome in OUTCOMES {
             let dir = layout::outcome_dir(outcome);
-            let mut unread = Vec::new();
-            let records = look::list_records(&self.there, outcome, dir, &mut unread).await?;
-            self.report_unread(Side::There, &unread);
+            let mut odd = Shown::default();
+            let records = look::list_records(&self.there, outcome, dir, &mut odd).await?;
+            self.report_strange(Side::There, &odd);
             for record in records {
                 let (path, tag) = (&record.path, &record.tag);
                 let here = self.here.tree.head(path).await?;
