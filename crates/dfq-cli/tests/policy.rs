@@ -73,12 +73,31 @@ fn produce(bucket: &TestBucket, desk: &Desk, queue: &str, _: Option<Enough>) -> 
         desk.dfq(&["push", queue, "id=later", "--delay", "1h"]),
         desk.dfq(&["push", queue, "id=later", "--delay", "1h"]),
     ];
-    // It is warned of a store that the doctor has refused.
     let prefix = queue.splitn(4, '/').nth(3).unwrap();
+    // In the hub of a synced queue, all that is known of a task that was purged is a floor.
+    if let Some(settings) = bucket.server.objects().get(&format!("{prefix}/queue.json")) {
+        let mut settings: serde_json::Value = serde_json::from_slice(settings).unwrap();
+        let hub = [
+            ("requires", serde_json::json!(["synced"])),
+            ("queue_id", "town".into()),
+            ("sync_seconds", 60.into()),
+            ("sync_hub", true.into()),
+        ];
+        let at = settings["created_at"].as_str().unwrap().to_owned();
+        settings.as_object_mut().unwrap().extend(hub.map(|(key, value)| (key.to_owned(), value)));
+        bucket.server.put(&format!("{prefix}/queue.json"), settings.to_string().as_bytes());
+        for shard in 0..=255 {
+            let path = format!("{prefix}/floors/{shard:02x}/0123456789abcdef.json");
+            bucket.server.put(&path, floor("purged", &at).as_bytes());
+        }
+        all.push(desk.dfq(&["push", queue, "id=purged", "--json"]));
+    }
+    let pushed = all.last().unwrap().out.clone();
+    // It is warned of a store that the doctor has refused.
     bucket.server.put(&format!("{prefix}/doctor.json"), REFUSED.as_bytes());
     all.push(desk.dfq(&["push", queue, "id=unsafe"]));
     bucket.server.off();
-    said(&all)
+    said(&all) + &pushed
 }
 
 /// On a queue with tasks that are ready, due, already finished, and one that fails for good. Without some
@@ -115,10 +134,8 @@ fn work(bucket: &TestBucket, desk: &Desk, queue: &str, enough: Option<Enough>) -
     said(&all) + &all[1].out
 }
 
-/// A file that says that a purge has forgotten the first life of a task, of which a place holds this record.
-fn floor(desk: &Desk, id: &str) -> String {
-    let settings: serde_json::Value = serde_json::from_str(&desk.read("n/queue.json")).unwrap();
-    let at = settings["created_at"].as_str().unwrap();
+/// A file that says that a purge has forgotten the first life of a task, not long before this time.
+fn floor(id: &str, at: &str) -> String {
     format!("{{\"floors\":[\n{{\"id\":\"{id}\",\"generation\":1,\"at\":\"{at}\"}}\n]}}\n")
 }
 
@@ -126,7 +143,9 @@ fn floor(desk: &Desk, id: &str) -> String {
 /// has forgotten. Then a purge in the hub is cut short, beside a clean-up that was: what is left of both is removed.
 fn merge(bucket: &TestBucket, desk: &Desk, queue: &str, _: Option<Enough>) -> String {
     desk.ok(&["supervise", "./n", "--with", "./hub", "--once"]);
-    desk.write("n/floors/00/0123456789abcdef.json", floor(desk, "old"));
+    let settings: serde_json::Value = serde_json::from_str(&desk.read("n/queue.json")).unwrap();
+    let at = settings["created_at"].as_str().unwrap();
+    desk.write("n/floors/00/0123456789abcdef.json", floor("old", at));
     desk.ok(&["push", "./n", "id=held"]);
     desk.ok(&["poll", "./n"]);
     desk.ok(&["push", "./n", "id=later", "--delay", "1h"]);
@@ -145,7 +164,7 @@ fn merge(bucket: &TestBucket, desk: &Desk, queue: &str, _: Option<Enough>) -> St
             let shard = key.rsplit('/').nth(2).unwrap();
             bucket.server.put(key, bytes);
             let path = format!("x/floors/{shard}/{id}0123456789abcdef.json");
-            bucket.server.put(&path, floor(desk, id).as_bytes());
+            bucket.server.put(&path, floor(id, at).as_bytes());
         }
     }
     all.push(desk.dfq(&["supervise", "./n", "--once"]));
@@ -252,31 +271,6 @@ fn a_viewer() {
 #[test]
 fn a_supervisor() {
     check("supervisor", |_, _| {}, merge);
-}
-
-/// A program far away pushes into the hub, which nobody works in.
-#[test]
-fn a_producer_of_a_hub() {
-    let prepare = |desk: &Desk, queue: &str| {
-        desk.ok(&["supervise", "./n", "--with", queue, "--once"]);
-    };
-    let bucket = TestBucket::start();
-    let (desk, queue) = (bucket.desk(), bucket.address("x"));
-    prepare(&desk, &queue);
-    let policy = desk.ok(&["iam-policy", &queue, "--role", "producer"]);
-    bucket.server.set_rules(Rules::only(permissions(&bucket, &policy)));
-    desk.ok(&["push", &queue, "id=a"]);
-    desk.ok(&["push", &queue, "id=a"]);
-    desk.ok(&["push", &queue, "id=later", "--delay", "1h"]);
-    bucket.server.set_rules(Rules::default());
-    desk.ok(&["supervise", "./n", "--once"]);
-    desk.ok(&["work", "./n", "--until", "idle", "--", "true"]);
-    desk.ok(&["supervise", "./n", "--once"]);
-    desk.ok(&["gc", &queue, "--completed", "--older-than", "2h", "--yes"]);
-    bucket.server.set_rules(Rules::only(permissions(&bucket, &policy)));
-    let again = desk.dfq(&["push", &queue, "id=a"]);
-    assert_eq!(again.status, Some(0), "{again:?}");
-    assert!(again.err.contains("finished"), "{again:?}");
 }
 
 #[test]

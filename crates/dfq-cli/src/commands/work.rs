@@ -2,7 +2,7 @@
 //!
 //! `template` makes its arguments, `child` starts and stops processes, `once` runs one for each task,
 //! `stream` keeps one for each slot, `output` passes on what they print, `progress` says how it goes,
-//! `halt` decides when to stop rather than burn the queue. Leases, retries and give-backs are the
+//! `summary` tells what came of it, `halt` decides when to stop rather than burn the queue. Leases, retries and give-backs are the
 //! library's `Worker`.
 
 pub(crate) mod answer;
@@ -13,6 +13,7 @@ mod once;
 mod output;
 mod progress;
 mod stream;
+mod summary;
 pub(crate) mod template;
 
 use std::path::PathBuf;
@@ -24,9 +25,8 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use dfq::meter::Meter;
 use dfq::queue::Detail;
-use dfq::worker::{Job, Report, Stopper, TaskResult, Until, Worker};
+use dfq::worker::{Job, Stopper, TaskResult, Until, Worker};
 use dfq::{Env, Error, ErrorKind, OpenOptions, Queue};
-use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -125,21 +125,6 @@ pub(crate) struct Work {
 enum UntilName {
     Idle,
     Drained,
-}
-
-#[derive(Serialize)]
-struct Summary {
-    completed: u64,
-    retried: u64,
-    failed: u64,
-    released: u64,
-    lost: u64,
-    unrecorded: u64,
-    /// In a synced queue, with `--until idle`: tasks that nobody has claimed, because other nodes come first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    left_to_others: Option<u64>,
-    seconds: f64,
-    halted: Option<String>,
 }
 
 /// How long a command may take to end after it was told to, before its task is given back anyway.
@@ -273,7 +258,7 @@ impl Work {
                 Some(UntilName::Idle) => merging::count_left(context, &self.queues).await.ok(),
                 _ => None,
             };
-            self.summarize(context, work_context, report, left.flatten())?;
+            summary::tell(context, work_context, report, left.flatten())?;
         }
         if is_read {
             work_context.progress.flush().await;
@@ -331,52 +316,6 @@ impl Work {
             worker = worker.schema(lowest, highest);
         }
         worker
-    }
-
-    fn summarize(
-        &self,
-        context: &Context,
-        work_context: &WorkContext,
-        report: &Report,
-        left: Option<u64>,
-    ) -> Result<()> {
-        let Report { completed, retried, failed, released, lost, unrecorded } = *report;
-        let halted = work_context.halt.reason();
-        if let Some(why) = &halted {
-            work_context.progress.tell(&format!("stopped: {why}"));
-        }
-        let took = work_context.progress.elapsed();
-        if context.json {
-            let seconds = took.as_secs_f64();
-            let left_to_others = left;
-            let summary = Summary {
-                completed,
-                retried,
-                failed,
-                released,
-                lost,
-                unrecorded,
-                left_to_others,
-                seconds,
-                halted,
-            };
-            return crate::output::json_line(&summary);
-        }
-        let mut line = format!("{} completed", crate::output::count(completed, "task"));
-        for (count, what) in [
-            (retried, "to be tried again"),
-            (failed, "failed"),
-            (released, "given back"),
-            (lost, "lost to others"),
-            (unrecorded, "done, but not recorded: they will be done again"),
-            (left.unwrap_or(0), "left to other nodes for now"),
-        ] {
-            if count > 0 {
-                line += &format!(", {} {what}", crate::output::thousands(count));
-            }
-        }
-        work_context.progress.say(&format!("{line}, in {}", crate::output::duration(took)));
-        Ok(())
     }
 }
 

@@ -198,7 +198,8 @@ impl Merge {
             let took = output::duration(Duration::from_secs_f64(last.seconds.max(0.0)));
             rows.push(("last pass", format!("{did} in {took}; {names} listed")));
         }
-        let passes = count(status.passes, "pass").replace("passs", "passes");
+        let (number, noun) = (status.passes, if status.passes == 1 { "pass" } else { "passes" });
+        let passes = format!("{} {noun}", output::thousands(number));
         let (up, down) = (output::thousands(status.up), output::thousands(status.down));
         rows.push(("since it began", format!("{passes}: {up} up, {down} down")));
         let a_day =

@@ -42,13 +42,13 @@ impl Merging {
             told.on_stderr();
             running.push(context.env.spawn(async move {
                 if let Err(error) = supervisor.run(|event| told.tell(event)).await {
-                    told.say(&format!("not merged any more: {error}"));
+                    told.say(&format!("the merge has ended, and the work goes on: {error}"));
                     return;
                 }
                 // What was done last is to be seen elsewhere, too.
                 tokio::select! {
                     _ = supervisor.last(|event| told.tell(event)) => {}
-                    () = env.clock().sleep(LAST) => told.say("what was done last is not merged yet"),
+                    () = env.clock().sleep(LAST) => told.say("what was done last is not merged yet; the next pass does that"),
                 }
             }));
         }

@@ -106,7 +106,8 @@ fn objects(role: Role, dialect: Dialect) -> (Vec<String>, Vec<String>, Vec<Strin
     match role {
         Role::Producer => {
             let both = [SETTINGS.to_owned(), all(SCHEDULED), all(TMP)];
-            let only_read = [DOCTOR.to_owned(), completed, failed];
+            // Only the hub of a synced queue has floors.
+            let only_read = [DOCTOR.to_owned(), completed, failed, all(FLOORS)];
             ([&both[..], &task, &only_read].concat(), [&both[..], &task].concat(), Vec::new())
         }
         Role::Worker => {
