@@ -116,7 +116,6 @@ fn a_node_that_was_away_for_too_long_asks_before_it_changes_anything() {
 }
 
 #[test]
-#[ignore = "not mended yet: a torn nodes.json is taken for that of a first pass"]
 fn a_node_that_has_lost_the_time_of_its_last_pass_asks_as_well() {
     let town = Town::with_nodes(&["./a"]);
     let desk = &town.desk;

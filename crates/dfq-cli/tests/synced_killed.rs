@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use dfq_s3_server::{Fault, Lies};
 use rustix::process::{Pid, Signal, kill_process};
-use support::Desk;
 use support::bucket::TestBucket;
 use support::synced::{Files, Town, alone, ended, merged, pending, poll, push};
+use support::{Desk, short_or_long};
 
 const NODES: [&str; 2] = ["./a", "./b"];
 
@@ -161,7 +161,9 @@ fn a_pass_killed_at_any_request_is_made_good_by_the_next() {
     let expected = outcome(&whole);
     check(&merged(&whole.desk.path("a")), &expected);
     let mut kills = 0;
-    for is_lost in [false, true] {
+    // That the last request is not carried out is as if it was killed one request before, but for what goes on at once.
+    let modes = [false, true].into_iter().take(short_or_long(1, 2));
+    for is_lost in modes {
         for nth in 1.. {
             let town = copy_of(&town);
             if !kill_at(&town, nth, is_lost) {
@@ -172,7 +174,7 @@ fn a_pass_killed_at_any_request_is_made_good_by_the_next() {
             assert_eq!(outcome(&town), expected, "killed at request {nth}, lost: {is_lost}");
         }
     }
-    assert!(kills > 80, "{kills}");
+    assert!(kills > 60, "{kills}");
     println!("{kills} passes were killed");
 }
 
