@@ -12,10 +12,12 @@
 //! completed/<sh>/<stem>.json     failed/<sh>/<stem>.json
 //! workers/<worker>.json          tmp/   (filesystem only: what is being written)
 //! versions/<name>/1  2  3 …      (filesystem only: the versions of a name that is swapped)
+//! inbox/<sh>/…  shards/<sh>.usv  (an index: see `index`)
 //! ```
 //! `<stem>` is the encoded id, with `@g` appended from the second life on; in the flat layout there
 //! is no `<sh>`.
 
+mod index;
 mod swapped;
 mod synced;
 
@@ -26,13 +28,14 @@ use sha2::{Digest, Sha256};
 
 use crate::model::{Generation, Layout, Outcome, TaskId, TaskKey};
 
+pub(crate) use index::*;
 pub use swapped::Swapped;
-#[cfg(any(test, feature = "conformance"))]
-pub(crate) use swapped::swapped_for_trial;
 pub(crate) use swapped::{
-    VERSIONS, merged, parse_version_name, record_that_a_purge_swaps, trial_of_a_purge,
+    VERSIONS, merged, parse_version_name, record_that_a_purge_swaps, set_aside, trial_of_a_purge,
     versions_dir, watch,
 };
+#[cfg(any(test, feature = "conformance"))]
+pub(crate) use swapped::{shown_for_trial, swapped_for_trial};
 pub(crate) use synced::*;
 
 /// The queue's settings.
@@ -49,9 +52,12 @@ pub(crate) const LONGEST_READ: u64 = 64 << 20;
 
 /// The most bytes that are read of a file, by its name.
 pub(crate) fn read_limit(path: &str) -> u64 {
-    let large =
-        [outcome_dir(Outcome::Completed), outcome_dir(Outcome::Failed), FLOORS, SYNC, CONFLICTS];
+    let completed = outcome_dir(Outcome::Completed);
+    let large = [completed, outcome_dir(Outcome::Failed), FLOORS, SYNC, CONFLICTS, INBOX];
     let in_large = |dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'));
+    if in_large(SHARDS) {
+        return LARGEST_SHARD;
+    }
     let is_large = path.ends_with(TASK) || large.into_iter().any(in_large);
     if is_large { LARGEST.0 } else { LARGEST.1 }
 }

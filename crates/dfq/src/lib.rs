@@ -60,6 +60,7 @@ pub mod conformance;
 pub mod doctor;
 mod error;
 mod format;
+pub mod index;
 mod layout;
 pub mod meter;
 pub mod model;

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the ground up. What stands on one line may use each other.
-const LAYERS: [&[&str]; 15] = [
+const LAYERS: [&[&str]; 16] = [
     // Rules that a simulation leaves out: asked for anywhere, and knows nothing.
     &["planted"],
     &["error"],
@@ -24,6 +24,7 @@ const LAYERS: [&[&str]; 15] = [
     &["queue"],
     &["sqs"],
     &["provider"],
+    &["index"],
     &["config"],
     &["synced", "transfer", "worker"],
     &["conformance"],

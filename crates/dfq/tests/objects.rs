@@ -5,6 +5,8 @@
 
 #[path = "objects/answers.rs"]
 mod answers;
+#[path = "objects/shown.rs"]
+mod shown;
 #[path = "objects/stopped.rs"]
 mod stopped;
 

@@ -158,6 +158,10 @@ impl Objects for SimObjects {
         self.client.read(name.as_str(), None).await
     }
 
+    async fn load_part(&self, name: &Swapped, range: Range<u64>) -> Result<Option<Got>> {
+        self.client.read(name.as_str(), Some(range)).await
+    }
+
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {
         let path = name.as_str();
         match expected {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::clock::Env;
-use crate::layout::swapped_for_trial;
+use crate::layout::{shown_for_trial, swapped_for_trial};
 use crate::store::Created;
 use crate::store::objects::{List, Objects, Part, Swap, Version};
 
@@ -51,6 +51,11 @@ impl<P: ObjectsProvider> MadeObjects for Option<P> {
 /// A name to be swapped in a test.
 pub fn trial(name: &str) -> Swapped {
     swapped_for_trial(name)
+}
+
+/// A name to be swapped in a test, whose content is shown under its plain name too.
+pub fn shown(name: &str) -> Swapped {
+    shown_for_trial(name)
 }
 
 /// What [`Objects::swap`] answered, if it was written.
@@ -234,6 +239,39 @@ pub async fn swaps_keep_their_condition(provider: &dyn ObjectsProvider) {
     assert_eq!(one.load(&trial("shards/5f")).await.unwrap(), None, "names do not share versions");
 }
 
+/// Parts of a content are read with the version that they are of.
+pub async fn parts_are_of_one_version(provider: &dyn ObjectsProvider) {
+    let (one, other) = (provider.open().await, provider.open().await);
+    let name = trial("parts");
+    assert_eq!(one.load_part(&name, 0..5).await.unwrap(), None);
+    let first = written(one.swap(&name, None, b"0123456789").await.unwrap());
+    for (range, part) in [(0..3, "012"), (7..100, "789"), (10..12, ""), (4..4, ""), (0..0, "")] {
+        let got = other.load_part(&name, range.clone()).await.unwrap().unwrap();
+        assert_eq!(String::from_utf8_lossy(&got.bytes), part, "{range:?}");
+        assert_eq!((got.head.size, &got.head.version), (10, &first), "{range:?}");
+    }
+    // As long as the marks that a folder keeps.
+    let second = written(other.swap(&name, Some(&first), b"01234567890").await.unwrap());
+    let got = one.load_part(&name, 9..20).await.unwrap().unwrap();
+    assert_eq!((&got.bytes[..], got.head.version), (&b"90"[..], second));
+}
+
+/// What is shown under its plain name is there, after each swap.
+pub async fn a_content_is_shown(provider: &dyn ObjectsProvider) {
+    let (one, other) = (provider.open().await, provider.open().await);
+    let name = shown("shards/5e.usv");
+    let mut version = None;
+    for n in 0..70 {
+        let (objects, text) = (if n % 2 == 0 { &one } else { &other }, n.to_string());
+        let swapped = objects.swap(&name, version.as_ref(), text.as_bytes()).await.unwrap();
+        version = Some(written(swapped));
+        let plain = one.get("shards/5e.usv", None).await.unwrap().unwrap();
+        assert_eq!(plain.bytes, text.as_bytes());
+        assert_eq!(other.load(&name).await.unwrap().unwrap().bytes, text.as_bytes());
+    }
+    assert_eq!(all(&*one, List::below("aside/"), 10).await, [""; 0], "nothing was set aside");
+}
+
 /// Long histories stay as quick to read as short ones, and nothing of them is read back.
 pub async fn many_versions_follow_each_other(provider: &dyn ObjectsProvider) {
     let (one, other) = (provider.open().await, provider.open().await);
@@ -388,6 +426,7 @@ macro_rules! objects_tests {
         $crate::objects_tests!($make;
             contents_come_back, names_are_created_once, many_are_removed,
             names_are_listed_in_order, folders_are_listed, swaps_keep_their_condition,
+            parts_are_of_one_version, a_content_is_shown,
             many_versions_follow_each_other, one_creator_wins, one_first_swap_wins,
             everybody_counts, odd_versions_are_refused
         );

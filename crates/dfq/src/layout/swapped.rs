@@ -6,12 +6,30 @@
 
 /// A name that is only ever swapped; see [`Objects::swap`](crate::store::Objects::swap).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Swapped(String);
+pub struct Swapped {
+    name: String,
+    shown: bool,
+}
 
 impl Swapped {
     /// The name as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
+    }
+
+    /// Whether a store that keeps the versions elsewhere also shows the content under the plain name, for the tools
+    /// of people. That copy may lag.
+    pub fn is_shown(&self) -> bool {
+        self.shown
+    }
+
+    fn hidden(name: String) -> Self {
+        Self { name, shown: false }
+    }
+
+    /// With the content under the plain name too.
+    pub(super) fn shown(name: String) -> Self {
+        Self { name, shown: true }
     }
 }
 
@@ -22,34 +40,45 @@ pub(crate) const VERSIONS: &str = "versions";
 /// forgotten, the other to make it young (decision 19). This and `merged` are the only exceptions. It works because a bucket
 /// keeps what was created and what is swapped under the same key; on a filesystem nobody does this.
 pub(crate) fn record_that_a_purge_swaps(path: &str) -> Swapped {
-    Swapped(path.to_owned())
+    Swapped::hidden(path.to_owned())
 }
 
 /// A file in a bucket that a merge replaces, on the condition that it is still what was read. As above, this works because
 /// a bucket keeps all contents alike.
 pub(crate) fn merged(path: &str) -> Swapped {
-    Swapped(path.to_owned())
+    Swapped::hidden(path.to_owned())
 }
 
 /// The watch that idle workers keep, in a bucket. No worker's record has such a name.
 pub(crate) fn watch() -> Swapped {
-    Swapped(super::below(super::WORKERS, "watch"))
+    Swapped::hidden(super::below(super::WORKERS, "watch"))
 }
 
 /// Where a purge finds out whether a store keeps its conditions.
 pub(crate) fn trial_of_a_purge(nonce: &str) -> Swapped {
-    Swapped(super::below(super::TMP, &format!("purge-{nonce}")))
+    Swapped::hidden(super::below(super::TMP, &format!("purge-{nonce}")))
 }
 
 /// A name to try a store with.
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) fn swapped_for_trial(name: &str) -> Swapped {
-    Swapped(name.to_owned())
+    Swapped::hidden(name.to_owned())
+}
+
+/// A name to try a store with, whose content is shown under its plain name too.
+#[cfg(any(test, feature = "conformance"))]
+pub(crate) fn shown_for_trial(name: &str) -> Swapped {
+    Swapped::shown(name.to_owned())
 }
 
 /// The folder that holds the versions of a name.
 pub(crate) fn versions_dir(name: &Swapped) -> String {
-    super::below(VERSIONS, &name.0)
+    super::below(VERSIONS, &name.name)
+}
+
+/// Where a file goes that lies under the plain name of what is swapped and was not put there by the store.
+pub(crate) fn set_aside(name: &Swapped, nonce: &str) -> String {
+    super::below(super::ASIDE, &format!("{}.{nonce}", name.name))
 }
 
 /// Nobody writes that many versions; a name that says so is somebody else's.

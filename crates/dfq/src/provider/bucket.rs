@@ -9,6 +9,7 @@ use crate::address::{Address, BucketAddress};
 use crate::error::{Error, Result};
 use crate::options::OpenOptions;
 use crate::queue::Queue;
+use crate::store::Objects;
 use crate::store::bucket::Bucket;
 
 pub(super) struct InBucket;
@@ -32,6 +33,16 @@ impl Provider for InBucket {
 
     async fn open(&self, address: &Address, options: OpenOptions) -> Result<Arc<dyn Queue>> {
         on_tree(open_bucket(bucket(address)?, &options).await?, options).await
+    }
+
+    async fn objects(
+        &self,
+        address: &Address,
+        options: &OpenOptions,
+        _create: bool,
+    ) -> Result<Arc<dyn Objects>> {
+        let bucket = open_bucket(bucket(address)?, options).await?;
+        Ok(Arc::clone(bucket.objects()) as Arc<dyn Objects>)
     }
 
     async fn folders(

@@ -10,6 +10,7 @@ use crate::address::Address;
 use crate::error::{Error, Result};
 use crate::options::OpenOptions;
 use crate::queue::Queue;
+use crate::store::Objects;
 use crate::store::fs::Filesystem;
 
 pub(super) struct Directory;
@@ -38,6 +39,18 @@ impl Provider for Directory {
 
     async fn open(&self, address: &Address, options: OpenOptions) -> Result<Arc<dyn Queue>> {
         on_tree(tree(path(address)?, &options)?, options).await
+    }
+
+    async fn objects(
+        &self,
+        address: &Address,
+        options: &OpenOptions,
+        create: bool,
+    ) -> Result<Arc<dyn Objects>> {
+        let (path, env) = (path(address)?, options.env.clone());
+        let folder =
+            if create { Filesystem::create(path, env) } else { Filesystem::open(path, env) };
+        Ok(Arc::new(folder?))
     }
 
     async fn folders(

@@ -9,6 +9,7 @@ use crate::address::Address;
 use crate::error::{Error, Result};
 use crate::options::OpenOptions;
 use crate::queue::Queue;
+use crate::store::Objects;
 use crate::store::memory::Memory;
 
 pub(super) struct InMemory;
@@ -28,6 +29,20 @@ impl Provider for InMemory {
                 on_tree(Memory::named(name, &options.env), options).await
             }
             _ => Err(Error::invalid("'memory://' needs a name, as memory://jobs")),
+        }
+    }
+
+    async fn objects(
+        &self,
+        address: &Address,
+        options: &OpenOptions,
+        _create: bool,
+    ) -> Result<Arc<dyn Objects>> {
+        match address {
+            Address::Other { rest: name, .. } if !name.is_empty() => {
+                Ok(Arc::clone(Memory::named(name, &options.env).objects()) as Arc<dyn Objects>)
+            }
+            _ => Err(Error::invalid("'memory://' needs a name, as memory://companies")),
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::queue::{Queue, TreeQueue};
 #[cfg(feature = "bucket")]
 use crate::store::bucket::Bucket;
 use crate::store::fs::Filesystem;
-use crate::store::{EntryKind, Tree};
+use crate::store::{EntryKind, Objects, Tree};
 
 /// Opens queues in one kind of store or service.
 #[async_trait]
@@ -34,6 +34,17 @@ trait Provider: Sync {
 
     /// Opens the queue at an address that it knows; makes it first if the options say so.
     async fn open(&self, address: &Address, options: OpenOptions) -> Result<Arc<dyn Queue>>;
+
+    /// The names and contents at an address that it knows; a folder is made first with `create`.
+    async fn objects(
+        &self,
+        address: &Address,
+        _options: &OpenOptions,
+        _create: bool,
+    ) -> Result<Arc<dyn Objects>> {
+        let message = format!("{address} keeps no files; use a path or a bucket");
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
 
     /// The folders right below an address, by their names and addresses.
     async fn folders(
@@ -57,6 +68,15 @@ const PROVIDERS: &[&dyn Provider] = &[
 
 pub(crate) async fn open(address: &Address, options: OpenOptions) -> Result<Arc<dyn Queue>> {
     of(address)?.open(address, options).await
+}
+
+/// The names and contents at an address, with calls that are made again where that may help.
+pub(crate) async fn objects(
+    address: &Address,
+    options: &OpenOptions,
+    create: bool,
+) -> Result<Arc<dyn Objects>> {
+    of(address)?.objects(address, options, create).await
 }
 
 pub(crate) async fn queues_below(

@@ -125,6 +125,10 @@ impl<O: Objects> Objects for Faulty<O> {
         call(&self.plan, "load", self.inner.load(name)).await
     }
 
+    async fn load_part(&self, name: &Swapped, range: Range<u64>) -> Result<Option<Got>> {
+        call(&self.plan, "load_part", self.inner.load_part(name, range)).await
+    }
+
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {
         call(&self.plan, "swap", self.inner.swap(name, expected, bytes)).await
     }

@@ -141,6 +141,10 @@ impl<O: Objects> Objects for KeyTree<O> {
         self.objects().load(name).await
     }
 
+    async fn load_part(&self, name: &Swapped, range: Range<u64>) -> Result<Option<Got>> {
+        self.objects().load_part(name, range).await
+    }
+
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {
         self.objects().swap(name, expected, bytes).await
     }

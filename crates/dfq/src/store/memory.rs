@@ -163,6 +163,10 @@ impl Objects for MemoryObjects {
         self.get(name.as_str(), None).await
     }
 
+    async fn load_part(&self, name: &Swapped, range: Range<u64>) -> Result<Option<Got>> {
+        self.get(name.as_str(), Some(range)).await
+    }
+
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {
         let mut values = lock(&self.values);
         let there = values.by_name.get(name.as_str()).map(Value::version);

@@ -240,6 +240,10 @@ pub trait Objects: Send + Sync + 'static {
     /// Reads a content that is swapped.
     async fn load(&self, name: &Swapped) -> Result<Option<Got>>;
 
+    /// Reads a part of a content that is swapped, as far as there is one. Two parts belong together only if they have
+    /// the same version, which is for the caller to see to.
+    async fn load_part(&self, name: &Swapped, range: Range<u64>) -> Result<Option<Got>>;
+
     /// Writes a content if the name still has the version `expected`, or, if that is `None`, if there is no
     /// such name. One caller wins each version.
     ///
@@ -288,6 +292,10 @@ impl<O: Objects + ?Sized> Objects for Arc<O> {
 
     async fn load(&self, name: &Swapped) -> Result<Option<Got>> {
         (**self).load(name).await
+    }
+
+    async fn load_part(&self, name: &Swapped, range: Range<u64>) -> Result<Option<Got>> {
+        (**self).load_part(name, range).await
     }
 
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {

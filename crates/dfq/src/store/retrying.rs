@@ -126,6 +126,10 @@ impl<O: Objects> Objects for Retrying<O> {
         patiently!(self.patience(), self.inner.load(name))
     }
 
+    async fn load_part(&self, name: &Swapped, range: Range<u64>) -> Result<Option<Got>> {
+        patiently!(self.patience(), self.inner.load_part(name, range.clone()))
+    }
+
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {
         let (mut patience, mut unanswered) = (self.patience(), false);
         loop {

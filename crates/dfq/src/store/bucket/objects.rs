@@ -219,6 +219,10 @@ impl Objects for BucketObjects {
         self.client.read(name.as_str(), None).await
     }
 
+    async fn load_part(&self, name: &Swapped, range: Range<u64>) -> Result<Option<Got>> {
+        self.client.read(name.as_str(), Some(range)).await
+    }
+
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {
         match expected {
             Some(expected) => self.replace(name.as_str(), expected, bytes).await,

@@ -21,6 +21,7 @@ pub mod fault;
 mod fresh;
 mod objects;
 mod publish;
+mod shown;
 mod sys;
 mod torn;
 mod tree;

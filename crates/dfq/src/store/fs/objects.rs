@@ -126,7 +126,11 @@ impl<S: Sys> Objects for Filesystem<S> {
     }
 
     async fn load(&self, name: &Swapped) -> Result<Option<Got>> {
-        self.inner.load(name)
+        self.inner.load(name, None)
+    }
+
+    async fn load_part(&self, name: &Swapped, range: Range<u64>) -> Result<Option<Got>> {
+        self.inner.load(name, Some(range))
     }
 
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {

@@ -17,12 +17,13 @@
 //!    is lower, has been freed too: it takes its link back and has lost. If `n` is a mark, its own version was
 //!    superseded in the ordinary way: it has won.
 //!
-//! A readable copy under the plain name is left out: nothing needs it yet, and it could lag.
+//! A name may be shown besides: the content is then also found under its plain name, where tools look (`shown`).
 //!
 //! What a crash can leave: something in `tmp/`, a version that is superseded and not marked, or marks that are old.
 //! The next writers clean that up.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ use jiff::Timestamp;
 use rustix::io::Errno;
 
 use super::publish::parent;
-use super::{Inner, Staged, Sys, SysResult};
+use super::{Inner, Meta, Staged, Sys, SysResult};
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Swapped};
@@ -45,7 +46,7 @@ const MARKS_KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 const MARKS_KEPT: u64 = 64;
 
 /// What is in a mark. It is not empty: some network filesystems keep other things in the times of empty files.
-const MARK: &[u8] = b"superseded\n";
+pub(super) const MARK: &[u8] = b"superseded\n";
 
 /// How often a reader that is overtaken starts again.
 const ROUNDS: usize = 1000;
@@ -79,8 +80,8 @@ enum Placed {
 }
 
 impl<S: Sys> Inner<S> {
-    /// The content of a swapped name.
-    pub(super) fn load(&self, name: &Swapped) -> Result<Option<Got>> {
+    /// The content of a swapped name, or the part of it in `range`.
+    pub(super) fn load(&self, name: &Swapped, range: Option<Range<u64>>) -> Result<Option<Got>> {
         let dir = layout::versions_dir(name);
         let error = |errno| self.failed("read", &dir, errno);
         let seen = self.env.monotonic();
@@ -100,9 +101,8 @@ impl<S: Sys> Inner<S> {
                 })?,
             };
             let number = self.probe_upwards(&folder, start).map_err(error)?;
-            let limit = layout::read_limit(name.as_str());
-            match self.sys.read(&folder, &number.to_string(), limit) {
-                Ok((bytes, meta)) if bytes != MARK => {
+            match self.read_version(name, &folder, number, range.clone()) {
+                Ok(Some((bytes, meta))) => {
                     let next = (number + 1).to_string();
                     if !self.sys.exists(&folder, &next).map_err(error)? {
                         self.remember(&dir, number, seen);
@@ -111,7 +111,7 @@ impl<S: Sys> Inner<S> {
                         return Ok(Some(Got { bytes, head }));
                     }
                 }
-                Ok(_) | Err(Errno::NOENT | Errno::STALE) => {}
+                Ok(None) | Err(Errno::NOENT | Errno::STALE) => {}
                 Err(errno) => return Err(error(errno)),
             }
         }
@@ -119,12 +119,38 @@ impl<S: Sys> Inner<S> {
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
+    /// Reads a version, or a part of it; `None` if it is a mark.
+    fn read_version(
+        &self,
+        name: &Swapped,
+        folder: &S::Dir,
+        number: u64,
+        range: Option<Range<u64>>,
+    ) -> SysResult<Option<(Vec<u8>, Meta)>> {
+        let file = number.to_string();
+        let (bytes, meta) = match range {
+            None => self.sys.read(folder, &file, layout::read_limit(name.as_str()))?,
+            Some(range) => {
+                let length = range.end.saturating_sub(range.start).min(layout::LONGEST_READ);
+                let length = usize::try_from(length).unwrap_or(0);
+                let part = self.sys.read_part(folder, &file, range.start, length)?;
+                if part.1.size != MARK.len() as u64 {
+                    return Ok(Some(part));
+                }
+                // As long as a mark: only the whole tells.
+                let whole = self.sys.read(folder, &file, part.1.size)?;
+                return Ok((whole.0 != MARK && whole.1 == part.1).then_some(part));
+            }
+        };
+        Ok((bytes != MARK).then_some((bytes, meta)))
+    }
+
     fn highest(&self, dir: &str) -> SysResult<Option<u64>> {
         Ok(self.versions(dir)?.last().copied())
     }
 
     /// The numbers of all versions that have a name, ascending.
-    fn versions(&self, dir: &str) -> SysResult<Vec<u64>> {
+    pub(super) fn versions(&self, dir: &str) -> SysResult<Vec<u64>> {
         let mut listing = self.sys.list(&self.root, dir)?;
         let mut numbers = Vec::new();
         while let Some(entry) = self.sys.next(&mut listing) {
@@ -197,6 +223,7 @@ impl<S: Sys> Inner<S> {
             }
         }
         self.remember(&dir, 1, seen);
+        self.show(name, None);
         Ok(Swap::Written(Version::new(tag(1, mine)).seen_at(seen)))
     }
 
@@ -233,11 +260,17 @@ impl<S: Sys> Inner<S> {
             return Ok(Swap::Lost);
         };
         self.sys.sync_dir(&self.root, &dir).map_err(error)?;
-        match self.sys.stat(&folder, &number.to_string()) {
-            Ok(meta) if meta.inode == inode => self.mark(&folder, number),
+        let shown = match self.sys.stat(&folder, &number.to_string()) {
+            Ok(meta) if meta.inode == inode => {
+                let shown = self.show(name, Some(inode));
+                if shown {
+                    self.mark(&folder, number);
+                }
+                shown
+            }
             // A mark: others have gone on from our version. As long as what was read may be relied on, no
             // number from there on has been freed.
-            Ok(_) if in_time() => {}
+            Ok(_) if in_time() => self.show(name, Some(inode)),
             Ok(_) => {
                 let message = format!(
                     "'{dir}': the write took too long, so it is not known whether it counts"
@@ -252,9 +285,9 @@ impl<S: Sys> Inner<S> {
                 return Ok(Swap::Lost);
             }
             Err(errno) => return Err(error(errno)),
-        }
+        };
         self.remember(&dir, number + 1, seen);
-        if number % MARKS_KEPT == 0 {
+        if shown && number % MARKS_KEPT == 0 {
             self.tidy(&folder, &dir, number + 1, now);
         }
         Ok(Swap::Written(Version::new(tag(number + 1, mine)).seen_at(seen)))

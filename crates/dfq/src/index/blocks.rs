@@ -1,0 +1,149 @@
+//! Where the blocks of a compacted shard begin, so that a lookup reads one of them.
+//!
+//! Invariant: a hint. It is pinned to one version of the shard; with any other it is worth nothing, and readers then
+//! search the shard itself.
+
+use std::ops::Range;
+
+use super::usv;
+use crate::store::Version;
+use crate::store::objects::Head;
+
+/// How long a block is at the least, and how many blocks a shard has at the most, roughly.
+const SMALLEST: u64 = 16 << 10;
+const MOST: u64 = 1000;
+
+/// What the first line begins with.
+const FORMAT: &str = "dfq-blocks-1";
+
+/// Where blocks begin, and with which key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    length: u64,
+    /// The first block begins at 0 and is left out.
+    begin: Vec<(u64, Vec<u8>)>,
+    last: u64,
+}
+
+/// To which content of a shard blocks belong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pin {
+    pub(crate) version: Version,
+    pub(crate) size: u64,
+    /// The time of its last write, to tell that somebody has written into it since.
+    pub(crate) modified: i128,
+}
+
+impl Pin {
+    /// The content that this describes.
+    pub(crate) fn of(head: &Head) -> Self {
+        let modified = head.modified.as_nanosecond();
+        Self { version: head.version.clone(), size: head.size, modified }
+    }
+}
+
+impl Blocks {
+    /// For a shard of about this size.
+    pub(crate) fn for_size(size: u64) -> Self {
+        Self { length: SMALLEST.max(size / MOST), ..Self::default() }
+    }
+
+    /// Notes that a row begins here.
+    pub(crate) fn note(&mut self, at: u64, row: &[u8]) {
+        if at >= self.last + self.length {
+            self.begin.push((at, usv::key_of(row).to_vec()));
+            self.last = at;
+        }
+    }
+
+    /// Whether there is more than one.
+    pub(crate) fn are_many(&self) -> bool {
+        !self.begin.is_empty()
+    }
+
+    /// Where the block lies in which a key is, if it is there; `size` is that of the whole.
+    pub(crate) fn range_of(&self, key: &[u8], size: u64) -> Range<u64> {
+        let after = self.begin.partition_point(|(_, first)| first.as_slice() <= key);
+        let from = after.checked_sub(1).map_or(0, |at| self.begin[at].0);
+        from..self.begin.get(after).map_or(size, |(at, _)| *at)
+    }
+
+    /// The file: rows of fields, as all else.
+    pub(crate) fn to_bytes(&self, pin: &Pin) -> Vec<u8> {
+        let mut out = FORMAT.as_bytes().to_vec();
+        let generation = pin.version.generation().unwrap_or_default();
+        let (size, modified) = (pin.size.to_string(), pin.modified.to_string());
+        for text in [pin.version.tag(), generation, &size, &modified] {
+            out.push(usv::FIELD);
+            usv::escape(&mut out, text);
+        }
+        out.push(usv::END);
+        for (at, key) in &self.begin {
+            out.extend(at.to_string().as_bytes());
+            out.push(usv::FIELD);
+            out.extend(key);
+            out.push(usv::END);
+        }
+        out
+    }
+
+    /// Reads the file; `None` if it is not one of ours.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, Pin)> {
+        let mut rows = usv::rows(bytes);
+        let first = rows.next()?;
+        let text = |number| usv::unescape(usv::field(first, number)).unwrap_or_default();
+        if text(0) != FORMAT {
+            return None;
+        }
+        let generation = Some(text(2).into_owned()).filter(|text| !text.is_empty());
+        let version = Version::new(text(1)).with_generation(generation);
+        let pin = Pin { version, size: text(3).parse().ok()?, modified: text(4).parse().ok()? };
+        let mut blocks = Self::for_size(pin.size);
+        for row in rows {
+            let at: u64 = std::str::from_utf8(usv::key_of(row)).ok()?.parse().ok()?;
+            let key = usv::field(row, 1).to_vec();
+            let follows =
+                blocks.begin.last().is_none_or(|(last, first)| *last < at && *first < key);
+            if !follows || at >= pin.size || key.is_empty() {
+                return None;
+            }
+            blocks.last = at;
+            blocks.begin.push((at, key));
+        }
+        Some((blocks, pin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_lies_in_the_block_that_begins_before_it() {
+        let mut blocks = Blocks::for_size(100_000);
+        for n in 0..1000_u64 {
+            blocks.note(n * 100, format!("{n:04}\u{1f}x").as_bytes());
+        }
+        assert!(blocks.are_many());
+        for n in 0..1000_u64 {
+            for key in [format!("{n:04}"), format!("{n:04}a")] {
+                let range = blocks.range_of(key.as_bytes(), 100_000);
+                assert!(range.contains(&(n * 100)), "{key}: {range:?}");
+                assert!(range.end - range.start < 2 * SMALLEST);
+            }
+        }
+        assert_eq!(blocks.range_of(b"", 100_000).start, 0);
+        let version = Version::new("\"a\u{1f}b\"").with_generation(Some("7".to_owned()));
+        let pin = Pin { version, size: 100_000, modified: -5 };
+        assert_eq!(Blocks::parse(&blocks.to_bytes(&pin)), Some((blocks, pin)));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_ignored() {
+        for bytes in
+            [&b""[..], b"dfq-blocks-2\x1fa\x1f\x1f5\x1f5\n", b"dfq-blocks-1\n", b"\xff\n\n\x1f"]
+        {
+            assert_eq!(Blocks::parse(bytes), None);
+        }
+    }
+}

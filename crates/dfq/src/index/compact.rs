@@ -1,0 +1,345 @@
+//! Compaction: the inbox is merged into the shards, by any number of compilers at once.
+//!
+//! ```text
+//! choose a shard   by a random page of the inbox, so that compilers do not meet
+//! lock it          advisory
+//! list, read       the inbox of the shard, then the shard and its version
+//! swap             the merged shard; lost: somebody else has merged, give up
+//! remove           exactly the files that were merged
+//! release          the lock
+//! ```
+//!
+//! Invariant: a file of the inbox is removed only after a shard that holds all its rows, or later ones, is durable. So a
+//! crash anywhere loses nothing, and the next compiler comes to the same bytes.
+//!
+//! The merged shard has no nonce in it, though [`swap`](crate::store::Objects::swap) asks for one. Decision 33 says why
+//! that is safe here. It takes two things that are kept below: a shard is not swapped for its own bytes, and not more than
+//! an hour after it was read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+
+use super::blocks::Pin;
+use super::inbox::{InboxFile, PAGE};
+use super::manifest::ShardCounts;
+use super::merge::{Merged, Merger, Rows};
+use super::schema::Schema;
+use super::{Core, Index};
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout::{self, Shard};
+use crate::store::objects::{List, Swap};
+
+mod choose;
+#[cfg(test)]
+mod tests;
+
+pub use choose::{CompactOptions, CompactReport, Progress};
+
+/// How long deletions are kept.
+const DELETIONS_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
+
+/// What was put longer ago is not merged any more: a deletion of it may be forgotten soon.
+const MERGED_WITHIN: Duration = Duration::from_secs(45 * 24 * 3600);
+
+/// How long what was read of a shard may be relied on.
+const RELIED_ON: Duration = Duration::from_secs(3600);
+
+/// What is merged in one pass over a shard: bounds the memory.
+const MOST_FILES: usize = 10_000;
+const MOST_BYTES: u64 = 64 << 20;
+
+/// How much of a shard is read at a time.
+pub(super) const PART: u64 = 8 << 20;
+
+/// Files put aside at a time.
+const ASIDE_AT_ONCE: usize = 16;
+
+/// What came of one shard.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The inbox had nothing for it.
+    Nothing,
+    /// Somebody else is at it.
+    Locked,
+    /// Somebody else was faster.
+    Lost,
+    /// It was merged.
+    Done(Done),
+}
+
+/// What was done for one shard.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    pub(super) rows: u64,
+    pub(super) files: u64,
+    pub(super) bytes_written: u64,
+    pub(super) set_aside: u64,
+    pub(super) unreadable: Vec<String>,
+    pub(super) counts: Option<ShardCounts>,
+    /// There was more than one pass takes.
+    more: bool,
+}
+
+/// A shard that was read and merged.
+struct Ready {
+    merged: Merged,
+    version: Option<crate::store::Version>,
+    read: Duration,
+}
+
+impl Core {
+    /// Merges the inbox of one shard, pass by pass. `listed` is what a listing that is at hand has shown of it.
+    pub(super) async fn compact_shard(
+        &self,
+        shard: Shard,
+        mut listed: Option<Vec<InboxFile>>,
+        locked: bool,
+    ) -> Result<Outcome> {
+        let mut lock = match locked {
+            false => None,
+            true => match self.lock(shard).await? {
+                None => return Ok(Outcome::Locked),
+                lock => lock,
+            },
+        };
+        let mut all = Done::default();
+        let outcome = loop {
+            if let Some(lock) = &mut lock {
+                // Whether that works or not: the swap decides.
+                let _ = self.renew(lock).await;
+            }
+            match self.pass(shard, listed.take()).await {
+                Ok(Outcome::Done(done)) => {
+                    let more = done.more;
+                    all.add(done);
+                    if !more {
+                        break Ok(Outcome::Done(all));
+                    }
+                }
+                Ok(Outcome::Nothing) if all.files > 0 => break Ok(Outcome::Done(all)),
+                end => break end,
+            }
+        };
+        if let Some(lock) = lock {
+            self.release(lock).await;
+        }
+        outcome
+    }
+
+    async fn pass(&self, shard: Shard, listed: Option<Vec<InboxFile>>) -> Result<Outcome> {
+        let mut files = match listed {
+            Some(files) => files,
+            None => self.list_inbox(layout::inbox_of(Some(shard))).await?,
+        };
+        let mut done = Done::default();
+        if files.is_empty() {
+            return Ok(Outcome::Nothing);
+        }
+        done.set_aside = self.set_aside_old(&mut files).await?;
+        let all = files.len();
+        bound(&mut files);
+        let complete = files.len() == all;
+        // After the listing: whatever was put by then has its columns.
+        let schema = self.reload().await?;
+        let taken = self.take(&schema, &files).await?;
+        done.unreadable = taken.unreadable;
+        if taken.files.is_empty() {
+            return Ok(match done.set_aside + done.unreadable.len() as u64 {
+                0 => Outcome::Nothing,
+                _ => Outcome::Done(done),
+            });
+        }
+        (done.rows, done.files) = (taken.read, taken.files.len() as u64);
+        // Only if nothing was left in the inbox that a forgotten deletion might have beaten.
+        let forget = if complete { Some(self.forgotten_before().await?) } else { None };
+        let Some(ready) = self.read_and_merge(shard, &schema, taken.rows, forget).await? else {
+            return Ok(Outcome::Lost);
+        };
+        if !self.write_shard(shard, ready, &mut done).await? {
+            return Ok(Outcome::Lost);
+        }
+        self.remove_merged(&taken.files).await?;
+        done.more = !complete;
+        Ok(Outcome::Done(done))
+    }
+
+    async fn forgotten_before(&self) -> Result<u64> {
+        let now = self.stamps.now(&*self.objects, &self.env).await?;
+        let before = now.saturating_sub(DELETIONS_KEPT).unwrap_or(now);
+        Ok(u64::try_from(before.as_millisecond()).unwrap_or(0))
+    }
+
+    /// Reads a shard part by part and merges it on the way; `None` if it changes meanwhile.
+    async fn read_and_merge(
+        &self,
+        shard: Shard,
+        schema: &Schema,
+        news: Rows,
+        forget: Option<u64>,
+    ) -> Result<Option<Ready>> {
+        let name = layout::index_shard(shard);
+        let read = self.env.monotonic();
+        let Some(first) = self.objects.load_part(&name, 0..PART).await? else {
+            let merged = Merger::new(schema, news, forget, 0).finish()?;
+            return Ok(Some(Ready { merged, version: None, read }));
+        };
+        let (head, size) = (first.head.clone(), first.head.size);
+        self.check_untouched(shard, &head).await?;
+        let mut merger = Merger::new(schema, news, forget, size);
+        let damaged = |error: Error| damaged(shard, &error);
+        let mut at = first.bytes.len() as u64;
+        merger.feed(&first.bytes).map_err(damaged)?;
+        while at < size {
+            let Some(part) = self.objects.load_part(&name, at..at + PART).await? else {
+                return Ok(None);
+            };
+            if part.head.version != head.version || part.bytes.is_empty() {
+                return Ok(None);
+            }
+            at += part.bytes.len() as u64;
+            merger.feed(&part.bytes).map_err(damaged)?;
+        }
+        let merged = merger.finish().map_err(damaged)?;
+        Ok(Some(Ready { merged, version: Some(head.version), read }))
+    }
+
+    /// Swaps the merged shard, and writes where its blocks begin; whether it is in the shard now.
+    async fn write_shard(&self, shard: Shard, ready: Ready, done: &mut Done) -> Result<bool> {
+        let Ready { merged, version, read } = ready;
+        let Merged { bytes, counts, blocks, changed } = merged;
+        done.counts = Some(ShardCounts::new(counts, bytes.len() as u64));
+        // In a bucket what can be read is durable. In a folder, whoever wrote it may have died before that: then only
+        // a version of our own is known to be.
+        if !changed && self.objects.properties().remote {
+            return Ok(true);
+        }
+        if bytes.len() as u64 > layout::LARGEST_SHARD {
+            let (shard, most) = (shard.name(), layout::LARGEST_SHARD);
+            let message = format!("shard {shard} would have more than {most} bytes");
+            return Err(Error::new(ErrorKind::Full, message));
+        }
+        if self.env.monotonic().saturating_sub(read) >= RELIED_ON {
+            return Ok(false);
+        }
+        let name = layout::index_shard(shard);
+        let swapped = self.objects.swap(&name, version.as_ref(), &bytes).await;
+        let written = match swapped {
+            Ok(Swap::Written(version)) => version,
+            Ok(Swap::Lost) => return Ok(false),
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                return Err(error.context(
+                    "this index cannot be compacted here: the store has no working conditional \
+                     write (If-Match), and without it compilers would undo each other's work",
+                ));
+            }
+            Err(error) => return Err(error),
+        };
+        done.bytes_written += bytes.len() as u64;
+        // A hint. In a folder it also tells whether somebody writes into the shard, and costs next to nothing.
+        if blocks.are_many() || !self.objects.properties().remote {
+            let head = self.objects.load_part(&name, 0..0).await;
+            let pinned = match head {
+                Ok(Some(got)) if got.head.version == written => Some(Pin::of(&got.head)),
+                _ => None,
+            };
+            if let Some(pin) = pinned {
+                let path = layout::shard_blocks(shard);
+                if let Err(error) = self.objects.put(&path, &blocks.to_bytes(&pin)).await {
+                    tracing::debug!(%error, path, "the block index was not written");
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// In a folder a shard's file can be written into, under its version as under its plain name. That is noticed by its
+    /// time.
+    pub(super) async fn check_untouched(
+        &self,
+        shard: Shard,
+        head: &crate::store::objects::Head,
+    ) -> Result<()> {
+        if self.objects.properties().remote {
+            return Ok(());
+        }
+        let Some((_, pin)) = self.blocks_file(shard).await? else { return Ok(()) };
+        if pin.version == head.version && pin != Pin::of(head) {
+            return Err(touched(shard));
+        }
+        Ok(())
+    }
+
+    /// Takes what was put too long ago out of the files to be merged, and out of the inbox.
+    async fn set_aside_old(&self, files: &mut Vec<InboxFile>) -> Result<u64> {
+        let now = self.stamps.now(&*self.objects, &self.env).await?;
+        let before = now.saturating_sub(MERGED_WITHIN).unwrap_or(now);
+        let before = u64::try_from(before.as_millisecond()).unwrap_or(0);
+        let is_old = |file: &InboxFile| file.put_at().is_some_and(|put_at| put_at < before);
+        let (old, young) = std::mem::take(files).into_iter().partition(is_old);
+        *files = young;
+        let old: Vec<InboxFile> = old;
+        let mut moving = Vec::with_capacity(old.len());
+        for file in &old {
+            moving.push(self.set_aside(&file.path));
+        }
+        let moved = futures::stream::iter(moving).buffered(self.at_once(ASIDE_AT_ONCE));
+        let moved: Vec<Result<()>> = moved.collect().await;
+        moved.into_iter().collect::<Result<()>>()?;
+        Ok(old.len() as u64)
+    }
+
+    async fn set_aside(&self, path: &str) -> Result<()> {
+        let Some(got) = self.objects.get(path, None).await? else { return Ok(()) };
+        self.objects.put(&layout::aside_of(path), &got.bytes).await?;
+        self.objects.remove(&[path.to_owned()], Duration::MAX).await
+    }
+
+    /// Their names are never used again, so it does not matter when a removal arrives.
+    async fn remove_merged(&self, files: &[String]) -> Result<()> {
+        for some in files.chunks(PAGE) {
+            self.objects.remove(some, Duration::MAX).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Done {
+    fn add(&mut self, other: Self) {
+        self.rows += other.rows;
+        self.files += other.files;
+        self.bytes_written += other.bytes_written;
+        self.set_aside += other.set_aside;
+        self.unreadable.extend(other.unreadable);
+        self.counts = other.counts.or(self.counts.take());
+    }
+}
+
+/// As many files as one pass takes.
+fn bound(files: &mut Vec<InboxFile>) {
+    let mut bytes = 0;
+    let fits = files.iter().take(MOST_FILES).take_while(|file| {
+        bytes += file.size;
+        bytes <= MOST_BYTES
+    });
+    let count = fits.count().max(1);
+    files.truncate(count);
+}
+
+fn damaged(shard: Shard, error: &Error) -> Error {
+    let name = layout::index_shard(shard);
+    Error::damaged(format!(
+        "'{}' was not written by dfq, or was changed since: {error}; see `dfq index check`",
+        name.as_str()
+    ))
+}
+
+/// The error for a shard that somebody has written into.
+pub(super) fn touched(shard: Shard) -> Error {
+    let name = layout::index_shard(shard);
+    Error::damaged(format!(
+        "'{}' was changed since dfq wrote it; see `dfq index check`",
+        name.as_str()
+    ))
+}

@@ -1,0 +1,95 @@
+//! The lock of a shard that is being compacted.
+//!
+//! Invariant: nothing rests on it. It saves the work of a compiler that would lose the swap; two that hold it at once do
+//! no harm. Whether it has expired is judged by the store's clock.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::Core;
+use crate::error::Result;
+use crate::layout::{self, Shard};
+use crate::store::{Created, ObjectsExt as _};
+
+/// How long a lock is held without being renewed.
+pub(crate) const HELD_FOR: Duration = Duration::from_secs(300);
+
+/// The file.
+#[derive(Debug, Serialize, Deserialize)]
+struct File {
+    worker_id: String,
+    created_at: Timestamp,
+    expires_at: Timestamp,
+}
+
+/// A lock that we hold, as far as we know.
+pub(crate) struct Lock {
+    path: String,
+    /// On our monotonic clock.
+    written: Duration,
+    created_at: Timestamp,
+}
+
+impl Core {
+    /// Takes the lock of a shard; `None` if somebody else has it.
+    pub(super) async fn lock(&self, shard: Shard) -> Result<Option<Lock>> {
+        let path = layout::shard_lock(shard);
+        // Twice: the first time it may be released under our eyes.
+        for _ in 0..2 {
+            let written = self.env.monotonic();
+            let now = self.stamps.now(&*self.objects, &self.env).await?;
+            let lock = Lock { path: path.clone(), written, created_at: now };
+            let bytes = self.lock_file(&lock, now);
+            if self.objects.create(&path, &bytes).await? == Created::New {
+                return Ok(Some(lock));
+            }
+            let Some(there) = self.objects.read(&path).await? else { continue };
+            let longest = there.modified + 2 * HELD_FOR;
+            let expires_at = match serde_json::from_slice::<File>(&there.bytes) {
+                // A store whose clock was wrong may have let somebody hold it for years.
+                Ok(file) => file.expires_at.min(longest),
+                Err(_) => longest,
+            };
+            if now < expires_at {
+                return Ok(None);
+            }
+            self.objects.put(&path, &bytes).await?;
+            return Ok(Some(lock));
+        }
+        Ok(None)
+    }
+
+    fn lock_file(&self, lock: &Lock, now: Timestamp) -> Vec<u8> {
+        let file = File {
+            worker_id: self.worker_id.clone(),
+            created_at: lock.created_at,
+            expires_at: now + HELD_FOR,
+        };
+        serde_json::to_vec(&file).unwrap_or_default()
+    }
+
+    /// Renews a lock if it is time for that.
+    pub(super) async fn renew(&self, lock: &mut Lock) -> Result<()> {
+        let written = self.env.monotonic();
+        if written.saturating_sub(lock.written) < HELD_FOR / 3 {
+            return Ok(());
+        }
+        let now = self.stamps.now(&*self.objects, &self.env).await?;
+        self.objects.put(&lock.path, &self.lock_file(lock, now)).await?;
+        lock.written = written;
+        Ok(())
+    }
+
+    /// Gives a lock back, unless it may be somebody else's by now. What fails is left to run out.
+    pub(super) async fn release(&self, lock: Lock) {
+        let until = lock.written.saturating_add(HELD_FOR);
+        if self.env.monotonic() >= until {
+            return;
+        }
+        if let Err(error) = self.objects.remove(&[lock.path], until).await {
+            tracing::debug!(%error, "the lock of a shard was not removed; it runs out");
+        }
+    }
+}

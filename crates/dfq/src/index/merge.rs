@@ -1,0 +1,208 @@
+//! Merging rows into a shard: pure, no I/O.
+//!
+//! Invariant: the result depends on the rows alone, has each key once, sorted by the bytes of the key, and every row
+//! stays as it was, but for nulls at its end that make it as wide as the columns. So to merge the same rows again gives
+//! the same bytes. What goes in must be sorted already; if it is not, something else has written it, and nothing is made
+//! of it.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::{Entry, IntoIter};
+use std::iter::Peekable;
+
+use memchr::memchr;
+
+use super::blocks::Blocks;
+use super::schema::{Manner, Schema};
+use super::usv;
+use crate::error::{Error, Result};
+
+/// Rows by their keys, of which each has one: the one that counts.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    by_key: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Rows {
+    /// Adds a row, without its end, if it counts.
+    pub(crate) fn add(&mut self, schema: &Schema, row: &[u8]) {
+        match self.by_key.entry(usv::key_of(row).to_vec()) {
+            Entry::Vacant(vacant) => _ = vacant.insert(row.to_vec()),
+            Entry::Occupied(mut there) => {
+                if schema.compare(row, there.get()).is_gt() {
+                    there.insert(row.to_vec());
+                }
+            }
+        }
+    }
+
+    /// How many keys there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// The rows in the order of their keys, from this key on.
+    pub(crate) fn from_key(mut self, key: &[u8]) -> Ordered {
+        self.by_key.split_off(key).into_iter().peekable()
+    }
+
+    /// The row of a key.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        self.by_key.get(key).map(Vec::as_slice)
+    }
+}
+
+/// Rows in the order of their keys.
+pub(crate) type Ordered = Peekable<IntoIter<Vec<u8>, Vec<u8>>>;
+
+/// What is in a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) records: u64,
+    pub(crate) deletions: u64,
+}
+
+/// A shard that was merged.
+pub(crate) struct Merged {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) counts: Counts,
+    pub(crate) blocks: Blocks,
+    /// It is not what it was.
+    pub(crate) changed: bool,
+}
+
+/// A shard on its way, row by row.
+pub(crate) struct Merger<'a> {
+    schema: &'a Schema,
+    news: Ordered,
+    /// Deletions that were put before this time, in milliseconds, are forgotten.
+    forget: Option<u64>,
+    out: Vec<u8>,
+    counts: Counts,
+    blocks: Blocks,
+    changed: bool,
+    /// The beginning of a row that is not here whole yet.
+    rest: Vec<u8>,
+    last_key: Vec<u8>,
+    row_number: u64,
+}
+
+impl<'a> Merger<'a> {
+    /// Begins with the shard's new rows. `expected` is about how many bytes it will have.
+    pub(crate) fn new(schema: &'a Schema, news: Rows, forget: Option<u64>, expected: u64) -> Self {
+        Self {
+            schema,
+            news: news.by_key.into_iter().peekable(),
+            forget,
+            out: Vec::with_capacity(usize::try_from(expected).unwrap_or(0)),
+            counts: Counts::default(),
+            blocks: Blocks::for_size(expected),
+            changed: false,
+            rest: Vec::new(),
+            last_key: Vec::new(),
+            row_number: 0,
+        }
+    }
+
+    /// Takes the next part of what the shard is now.
+    pub(crate) fn feed(&mut self, mut part: &[u8]) -> Result<()> {
+        if !self.rest.is_empty() {
+            let Some(end) = memchr(usv::END, part) else {
+                self.rest.extend(part);
+                return Ok(());
+            };
+            let mut row = std::mem::take(&mut self.rest);
+            row.extend(&part[..end]);
+            self.old_row(&row)?;
+            part = &part[end + 1..];
+        }
+        while let Some(end) = memchr(usv::END, part) {
+            self.old_row(&part[..end])?;
+            part = &part[end + 1..];
+        }
+        self.rest.extend(part);
+        Ok(())
+    }
+
+    /// The merged shard.
+    pub(crate) fn finish(mut self) -> Result<Merged> {
+        if !self.rest.is_empty() {
+            // Only a shard of ours must end with a newline.
+            if self.schema.manner == Manner::Ours {
+                return Err(self.wrong("its last row is cut short"));
+            }
+            let row = std::mem::take(&mut self.rest);
+            self.old_row(&row)?;
+            self.changed = true;
+        }
+        while let Some((_, row)) = self.news.next() {
+            self.changed = true;
+            self.write(&row);
+        }
+        let Self { out, counts, blocks, changed, .. } = self;
+        Ok(Merged { bytes: out, counts, blocks, changed })
+    }
+
+    fn wrong(&self, why: &str) -> Error {
+        Error::damaged(format!("row {}: {why}", self.row_number))
+    }
+
+    fn old_row(&mut self, row: &[u8]) -> Result<()> {
+        self.row_number += 1;
+        let key = usv::key_of(row);
+        if key <= self.last_key.as_slice() {
+            return Err(self.wrong(match key.is_empty() {
+                true => "it has no key",
+                false => "the rows are not sorted by key, each key once",
+            }));
+        }
+        if self.schema.manner == Manner::Ours && !looks_like_ours(row) {
+            return Err(self.wrong("_updated_at or _ulid is not as dfq writes it"));
+        }
+        self.last_key.clear();
+        self.last_key.extend(key);
+        while self.news.peek().is_some_and(|(new, _)| new.as_slice() < key) {
+            let Some((_, row)) = self.news.next() else { break };
+            self.changed = true;
+            self.write(&row);
+        }
+        let new = self.news.next_if(|(new, _)| new.as_slice() == key);
+        match new {
+            Some((_, new)) if self.schema.compare(&new, row).is_gt() => {
+                self.changed = true;
+                self.write(&new);
+            }
+            _ if self.is_forgotten(row) => self.changed = true,
+            _ => self.write(row),
+        }
+        Ok(())
+    }
+
+    fn is_forgotten(&self, row: &[u8]) -> bool {
+        let before = |time| self.schema.put_at(row).is_some_and(|put_at| put_at < time);
+        self.schema.is_deletion(row) && self.forget.is_some_and(before)
+    }
+
+    fn write(&mut self, row: &[u8]) {
+        if self.schema.is_deletion(row) {
+            self.counts.deletions += 1;
+        } else {
+            self.counts.records += 1;
+        }
+        self.blocks.note(self.out.len() as u64, row);
+        self.out.extend(row);
+        if self.schema.manner == Manner::Ours {
+            let lacks = self.schema.columns.len().saturating_sub(usv::width(row));
+            self.out.extend(std::iter::repeat_n(usv::FIELD, lacks));
+        }
+        self.out.push(usv::END);
+    }
+}
+
+/// A cheap look at every row of a shard. `check` looks closer.
+fn looks_like_ours(row: &[u8]) -> bool {
+    let mut fields = usv::fields(row).skip(1).map(<[u8]>::len);
+    (fields.next(), fields.next()) == (Some(27), Some(26))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! Reading all records, or those that are asked for.
+//!
+//! Invariant: a scan sees every put that returned before it came to the shard of its key, once and as it counts. It holds
+//! the inbox of one shard and a part of that shard in memory, never a whole shard. If a shard changes under its eyes, it
+//! goes on after the last key in the new version.
+
+use std::collections::VecDeque;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use memchr::memchr;
+use serde_json::Value;
+
+use super::merge::Ordered;
+use super::record::Entry;
+use super::schema::Schema;
+use super::{Core, Index, usv};
+use crate::error::{Error, Result};
+use crate::layout::{self, Shard};
+use crate::store::Version;
+
+/// How much of a shard is read at a time.
+const PART: u64 = 1 << 20;
+
+/// What is to be read.
+#[derive(Clone, Debug, Default)]
+pub struct ScanOptions {
+    /// Only keys that begin with this.
+    pub prefix: String,
+    /// Only records for which all of these hold.
+    pub filters: Vec<Filter>,
+}
+
+/// A field that must have a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// The name of the field, or of the key's column.
+    pub field: String,
+    /// The value: a text, or what JSON writes for anything else. Empty for null.
+    pub value: String,
+}
+
+impl FromStr for Filter {
+    type Err = Error;
+
+    /// Reads `field=value`.
+    fn from_str(text: &str) -> Result<Self> {
+        let (field, value) =
+            text.split_once('=').filter(|(field, _)| !field.is_empty()).ok_or_else(|| {
+                Error::invalid(format!("'{text}' is not a condition; write field=value"))
+            })?;
+        Ok(Self { field: field.to_owned(), value: value.to_owned() })
+    }
+}
+
+impl Filter {
+    fn holds(&self, entry: &Entry, key_column: &str) -> bool {
+        if self.field == key_column {
+            return entry.key == self.value;
+        }
+        match entry.fields.get(&self.field) {
+            None | Some(Value::Null) => self.value.is_empty(),
+            Some(Value::String(text)) => *text == self.value,
+            Some(value) => value.to_string() == self.value,
+        }
+    }
+}
+
+/// Records on their way, shard by shard, and within a shard in the order of their keys.
+pub struct Scan {
+    index: Index,
+    options: Arc<ScanOptions>,
+    shards: std::ops::RangeInclusive<u8>,
+    cursor: Option<Cursor>,
+    ready: VecDeque<Entry>,
+}
+
+/// Where a scan is in a shard.
+struct Cursor {
+    shard: Shard,
+    schema: Arc<Schema>,
+    /// What the inbox has from here on.
+    news: Ordered,
+    /// What is read next, and of which version; `None` if nothing was read yet.
+    place: Option<(Version, u64)>,
+    /// The beginning of a row that is not here whole yet.
+    rest: Vec<u8>,
+    /// The last key that was handed out or passed over.
+    last_key: Vec<u8>,
+    /// Nothing more comes.
+    end: bool,
+}
+
+impl Index {
+    /// All records that are asked for, shard by shard and, within a shard, in the order of their keys.
+    pub fn scan(&self, options: ScanOptions) -> Scan {
+        Scan {
+            index: self.clone(),
+            options: Arc::new(options),
+            shards: 0..=u8::MAX,
+            cursor: None,
+            ready: VecDeque::new(),
+        }
+    }
+}
+
+impl Scan {
+    /// The next record; `None` at the end. After an error the same can be asked for again.
+    pub async fn next(&mut self) -> Result<Option<Entry>> {
+        while self.ready.is_empty() {
+            if !self.step().await? {
+                return Ok(None);
+            }
+        }
+        Ok(self.ready.pop_front())
+    }
+
+    /// Records that are at hand, some hundred or thousand at a time; none at the end.
+    pub async fn next_batch(&mut self) -> Result<Vec<Entry>> {
+        while self.ready.is_empty() {
+            if !self.step().await? {
+                return Ok(Vec::new());
+            }
+        }
+        Ok(std::mem::take(&mut self.ready).into())
+    }
+
+    /// Reads on; whether there was anything to be read.
+    async fn step(&mut self) -> Result<bool> {
+        let mut cursor = match self.cursor.take() {
+            Some(cursor) => cursor,
+            None => {
+                let Some(number) = self.shards.clone().next() else { return Ok(false) };
+                let (shard, options) = (Shard::numbered(number), Arc::clone(&self.options));
+                let begin = |core: Arc<Core>| async move { core.begin(shard, &options).await };
+                let cursor = self.index.run(begin).await?;
+                self.shards.next();
+                cursor
+            }
+        };
+        let options = Arc::clone(&self.options);
+        let (cursor, read) = self
+            .index
+            .run(|core| async move {
+                let read = core.read_on(&mut cursor, &options).await;
+                (cursor, read)
+            })
+            .await;
+        if !cursor.end {
+            self.cursor = Some(cursor);
+        }
+        self.ready.extend(read?);
+        Ok(true)
+    }
+}
+
+impl Core {
+    /// Reads the inbox of a shard, before anything of the shard.
+    async fn begin(&self, shard: Shard, options: &ScanOptions) -> Result<Cursor> {
+        let files = self.list_inbox(layout::inbox_of(Some(shard))).await?;
+        let schema = if files.is_empty() { self.schema() } else { self.reload().await? };
+        let news = self.take(&schema, &files).await?.rows;
+        let news = news.from_key(options.prefix.as_bytes());
+        let (place, rest, last_key) = (None, Vec::new(), Vec::new());
+        Ok(Cursor { shard, schema, news, place, rest, last_key, end: false })
+    }
+
+    /// Reads the next part of a shard. A cursor is as it was after an error.
+    async fn read_on(&self, cursor: &mut Cursor, options: &ScanOptions) -> Result<Vec<Entry>> {
+        let name = layout::index_shard(cursor.shard);
+        let at = cursor.place.as_ref().map_or(0, |(_, at)| *at);
+        let got = self.objects.load_part(&name, at..at + PART).await?;
+        let mut out = Vec::new();
+        let Some(got) = got else {
+            self.rest_of_news(cursor, options, &mut out);
+            return Ok(out);
+        };
+        match &cursor.place {
+            Some((version, _)) if *version == got.head.version => {}
+            // Another version: from its beginning, and after the last key.
+            Some(_) => {
+                (cursor.place, cursor.rest) = (None, Vec::new());
+                return Ok(out);
+            }
+            None => self.check_untouched(cursor.shard, &got.head).await?,
+        }
+        let next = at + got.bytes.len() as u64;
+        let bytes = [std::mem::take(&mut cursor.rest), got.bytes].concat();
+        let mut from = bytes.as_slice();
+        while let Some(end) = memchr(usv::END, from) {
+            let row = &from[..end];
+            from = &from[end + 1..];
+            if usv::width(row) > cursor.schema.columns.len() {
+                cursor.schema = self.reload().await?;
+            }
+            cursor.old_row(row, options, &mut out);
+        }
+        cursor.rest = from.to_vec();
+        cursor.place = Some((got.head.version, next));
+        if next >= got.head.size {
+            if !cursor.rest.is_empty() {
+                let row = std::mem::take(&mut cursor.rest);
+                cursor.old_row(&row, options, &mut out);
+            }
+            self.rest_of_news(cursor, options, &mut out);
+        }
+        Ok(out)
+    }
+
+    fn rest_of_news(&self, cursor: &mut Cursor, options: &ScanOptions, out: &mut Vec<Entry>) {
+        while let Some((_, row)) = cursor.news.next() {
+            cursor.hand_out(&row, options, out);
+        }
+        cursor.end = true;
+    }
+}
+
+impl Cursor {
+    fn old_row(&mut self, row: &[u8], options: &ScanOptions, out: &mut Vec<Entry>) {
+        let key = usv::key_of(row);
+        if key <= self.last_key.as_slice() {
+            return;
+        }
+        while self.news.peek().is_some_and(|(new, _)| new.as_slice() < key) {
+            if let Some((_, new)) = self.news.next() {
+                self.hand_out(&new, options, out);
+            }
+        }
+        let new = self.news.next_if(|(new, _)| new.as_slice() == key);
+        match new {
+            Some((_, new)) if self.schema.compare(&new, row).is_gt() => {
+                self.hand_out(&new, options, out);
+            }
+            _ => self.hand_out(row, options, out),
+        }
+    }
+
+    fn hand_out(&mut self, row: &[u8], options: &ScanOptions, out: &mut Vec<Entry>) {
+        let key = usv::key_of(row);
+        self.last_key.clear();
+        self.last_key.extend(key);
+        if !key.starts_with(options.prefix.as_bytes()) {
+            return;
+        }
+        let Some(entry) = self.schema.entry(row) else { return };
+        let key_column = self.schema.key_column();
+        if options.filters.iter().all(|filter| filter.holds(&entry, key_column)) {
+            out.push(entry);
+        }
+    }
+}

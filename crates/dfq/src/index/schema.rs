@@ -1,0 +1,393 @@
+//! The columns of an index, as they stand in `datapackage.json`.
+//!
+//! Invariant: a column is only ever appended, so a row that was written once is read alike for ever. Of types, only
+//! integers become floats. What others wrote into the file stays in it. The file is a data package of the Frictionless
+//! kind: the first resource is ours.
+
+use serde_json::{Map, Value, json};
+
+use super::record::Record;
+use super::ulid::read_time;
+use super::usv;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The columns after the key that an index of ours has.
+pub(crate) const UPDATED_AT: &str = "_updated_at";
+pub(crate) const ULID: &str = "_ulid";
+pub(crate) const DELETED: &str = "_deleted";
+
+/// How many columns come before the fields.
+pub(crate) const OURS: usize = 4;
+
+/// What a deletion has in its column.
+pub(crate) const IS_DELETED: &[u8] = b"true";
+
+/// The column that an index without our columns is ordered by.
+const THEIR_UPDATED_AT: &str = "updated_at";
+
+/// The member of the file that says that it is ours, and of which format.
+const FORMAT: &str = "dfq_index";
+const NEWEST: u64 = 1;
+
+/// The most columns, and the most bytes of a column's name.
+const MOST_COLUMNS: usize = 1000;
+const LONGEST_NAME: usize = 200;
+
+/// The type of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Any text.
+    String,
+    /// A whole number.
+    Integer,
+    /// Any number.
+    Float,
+    /// True or false.
+    Boolean,
+    /// A time, as RFC 3339 writes it.
+    Datetime,
+    /// Any JSON, as compact text.
+    Json,
+}
+
+impl Kind {
+    /// What Frictionless calls it.
+    fn frictionless(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::Integer => "integer",
+            Self::Float => "number",
+            Self::Boolean => "boolean",
+            Self::Datetime => "datetime",
+            Self::Json => "any",
+        }
+    }
+
+    fn parse(name: &str) -> Self {
+        match name {
+            "integer" => Self::Integer,
+            "number" => Self::Float,
+            "boolean" => Self::Boolean,
+            "datetime" => Self::Datetime,
+            "any" | "object" | "array" => Self::Json,
+            _ => Self::String,
+        }
+    }
+
+    /// Its name, as people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Float => "float",
+            Self::Json => "json",
+            other => other.frictionless(),
+        }
+    }
+
+    /// The type of a column whose first value this is; null has none.
+    fn of(value: &Value) -> Option<Self> {
+        Some(match value {
+            Value::Null => return None,
+            Value::Bool(_) => Self::Boolean,
+            Value::Number(number) if number.is_f64() => Self::Float,
+            Value::Number(_) => Self::Integer,
+            Value::String(_) => Self::String,
+            Value::Array(_) | Value::Object(_) => Self::Json,
+        })
+    }
+
+    /// Whether a column of this type takes a value.
+    fn takes(self, value: &Value) -> bool {
+        match (self, value) {
+            (_, Value::Null)
+            | (Self::Json, _)
+            | (Self::String, Value::String(_))
+            | (Self::Float, Value::Number(_))
+            | (Self::Boolean, Value::Bool(_)) => true,
+            (Self::Integer, Value::Number(number)) => !number.is_f64(),
+            (Self::Datetime, Value::String(text)) => read_time(text).is_some(),
+            _ => false,
+        }
+    }
+
+    /// Appends a value that the column takes.
+    fn write(self, out: &mut Vec<u8>, value: &Value) {
+        match value {
+            Value::Null => {}
+            Value::String(text) if self != Self::Json => usv::escape(out, text),
+            value => usv::escape(out, &value.to_string()),
+        }
+    }
+
+    /// What a field stands for. What is not of this type is text: others may have written it.
+    fn read(self, field: &[u8]) -> Value {
+        let Some(text) = usv::unescape(field) else { return Value::Null };
+        let parsed = match self {
+            Self::String | Self::Datetime => None,
+            Self::Integer | Self::Float => {
+                serde_json::from_str(&text).ok().filter(Value::is_number)
+            }
+            Self::Boolean => text.parse().ok().map(Value::Bool),
+            Self::Json => serde_json::from_str(&text).ok(),
+        };
+        parsed.unwrap_or_else(|| Value::String(text.into_owned()))
+    }
+}
+
+impl std::str::FromStr for Kind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let all =
+            [Self::String, Self::Integer, Self::Float, Self::Boolean, Self::Datetime, Self::Json];
+        all.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            Error::invalid(format!(
+                "'{name}' is not a type; there are string, integer, float, boolean, datetime and json"
+            ))
+        })
+    }
+}
+
+/// A column of an index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// What is in it.
+    pub kind: Kind,
+}
+
+impl Column {
+    /// A column.
+    pub fn new(name: impl Into<String>, kind: Kind) -> Self {
+        Self { name: name.into(), kind }
+    }
+}
+
+/// How rows of an index are ordered, and what else depends on who made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// With our columns after the key.
+    Ours,
+    /// With columns of its own, of which this may be the number of `updated_at`.
+    Theirs(Option<usize>),
+}
+
+/// The columns of an index.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Schema {
+    pub(crate) columns: Vec<Column>,
+    pub(crate) manner: Manner,
+    /// The whole file.
+    file: Value,
+}
+
+impl Schema {
+    /// The columns of a new index.
+    pub(crate) fn new(key: &str) -> Result<Self> {
+        check_name(key)?;
+        let ours = [(UPDATED_AT, Kind::Datetime), (ULID, Kind::String), (DELETED, Kind::Boolean)];
+        let mut columns = vec![Column::new(key, Kind::String)];
+        columns.extend(ours.map(|(name, kind)| Column::new(name, kind)));
+        let fields: Vec<Value> = columns.iter().map(describe).collect();
+        let file = json!({
+            "name": "index",
+            FORMAT: NEWEST,
+            "resources": [{
+                "name": "shards",
+                "path": "shards/*.usv",
+                "format": "csv",
+                "mediatype": "text/csv",
+                "encoding": "utf-8",
+                "dialect": {
+                    "header": false,
+                    "csv": {
+                        "delimiter": "\u{1f}",
+                        "lineTerminator": "\n",
+                        "quoteChar": "\u{1e}",
+                        "doubleQuote": false,
+                    },
+                },
+                "schema": { "fields": fields, "primaryKey": [key], "missingValues": [""] },
+            }],
+        });
+        Ok(Self { columns, manner: Manner::Ours, file })
+    }
+
+    /// Reads the file.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
+        let wrong = |why: &str| Error::damaged(format!("'datapackage.json': {why}"));
+        let file: Value = serde_json::from_slice(bytes)
+            .map_err(|error| wrong(&format!("it is not JSON ({error})")))?;
+        let format = file.get(FORMAT).and_then(Value::as_u64);
+        if format.is_some_and(|format| format > NEWEST) {
+            let message = "the index was written by a newer dfq; upgrade this one";
+            return Err(Error::new(ErrorKind::Incompatible, message));
+        }
+        let fields = file["resources"][0]["schema"]["fields"].as_array();
+        let fields = fields.ok_or_else(|| wrong("its first resource has no columns"))?;
+        let mut columns = Vec::with_capacity(fields.len());
+        for field in fields {
+            let name = field["name"].as_str().ok_or_else(|| wrong("a column has no name"))?;
+            columns.push(Column::new(name, Kind::parse(field["type"].as_str().unwrap_or(""))));
+        }
+        let ours = [UPDATED_AT, ULID, DELETED];
+        let names = columns.iter().skip(1).map(|column| column.name.as_str());
+        let is_ours = names.take(3).eq(ours);
+        if columns.is_empty() || (format.is_some() && !is_ours) {
+            return Err(wrong(
+                "its first columns are not the key, _updated_at, _ulid and _deleted",
+            ));
+        }
+        let manner = if is_ours {
+            Manner::Ours
+        } else {
+            Manner::Theirs(columns.iter().position(|column| column.name == THEIR_UPDATED_AT))
+        };
+        Ok(Self { columns, manner, file })
+    }
+
+    /// The file.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec_pretty(&self.file).unwrap_or_default();
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// The name of the key's column.
+    pub(crate) fn key_column(&self) -> &str {
+        &self.columns[0].name
+    }
+
+    /// The number of the first field.
+    fn first_field(&self) -> usize {
+        match self.manner {
+            Manner::Ours => OURS,
+            Manner::Theirs(_) => 1,
+        }
+    }
+
+    /// The columns of fields, after the key and our own.
+    pub(crate) fn fields(&self) -> &[Column] {
+        &self.columns[self.first_field()..]
+    }
+
+    /// The columns that these fields need and that are missing or too narrow. An error says which field cannot be
+    /// stored, and why.
+    pub(crate) fn lacks(&self, fields: &Map<String, Value>) -> Result<Vec<Column>> {
+        let mut lacks = Vec::new();
+        for (name, value) in fields {
+            let Some(kind) = Kind::of(value) else { continue };
+            let known = self.fields().iter().find(|column| column.name == *name);
+            match known {
+                None if self.manner != Manner::Ours => {
+                    return Err(Error::invalid(format!(
+                        "this index has no column '{name}', and it keeps the columns that it has"
+                    )));
+                }
+                None => {
+                    check_name(name)?;
+                    if name == self.key_column() || name.starts_with('_') {
+                        return Err(Error::invalid(format!(
+                            "a field cannot be called '{name}': names that begin with '_' and the \
+                             name of the key are taken"
+                        )));
+                    }
+                    lacks.push(Column::new(name, kind));
+                }
+                Some(column) if column.kind.takes(value) => {}
+                Some(column) if column.kind == Kind::Integer && kind == Kind::Float => {
+                    lacks.push(Column::new(name, kind));
+                }
+                Some(column) => {
+                    let mut shown: String = value.to_string().chars().take(40).collect();
+                    shown = shown.escape_debug().to_string();
+                    return Err(Error::invalid(format!(
+                        "field '{name}' holds {shown}, and its column is of type {}",
+                        column.kind.name()
+                    )));
+                }
+            }
+        }
+        Ok(lacks)
+    }
+
+    /// Appends columns, or makes them wider. Whether that changed anything.
+    pub(crate) fn add(&mut self, columns: &[Column]) -> Result<bool> {
+        let mut changed = false;
+        for column in columns {
+            let there = self.columns.iter().position(|there| there.name == column.name);
+            match there.map(|at| (at, self.columns[at].kind)) {
+                Some((at, Kind::Integer)) if column.kind == Kind::Float => {
+                    self.columns[at].kind = Kind::Float;
+                    self.described()?[at]["type"] = Kind::Float.frictionless().into();
+                    changed = true;
+                }
+                Some(_) => {}
+                None if self.columns.len() >= MOST_COLUMNS => {
+                    return Err(Error::invalid(format!(
+                        "the index has {MOST_COLUMNS} columns, which is the limit; put fields that \
+                         differ from record to record into one field of JSON"
+                    )));
+                }
+                None => {
+                    check_name(&column.name)?;
+                    self.columns.push(column.clone());
+                    self.described()?.push(describe(column));
+                    changed = true;
+                }
+            }
+        }
+        Ok(changed)
+    }
+
+    fn described(&mut self) -> Result<&mut Vec<Value>> {
+        let fields = self.file["resources"][0]["schema"]["fields"].as_array_mut();
+        fields.ok_or_else(|| Error::damaged("'datapackage.json': its columns are gone"))
+    }
+
+    /// Appends the fields of a record to its row.
+    pub(crate) fn write_fields(&self, row: &mut Vec<u8>, fields: &Map<String, Value>) {
+        let mut nulls = 0;
+        for column in self.fields() {
+            nulls += 1;
+            let Some(value) = fields.get(&column.name).filter(|value| !value.is_null()) else {
+                continue;
+            };
+            row.extend(std::iter::repeat_n(usv::FIELD, nulls));
+            nulls = 0;
+            column.kind.write(row, value);
+        }
+    }
+
+    /// The fields of a row, without those that are null.
+    pub(crate) fn read_fields(&self, row: &[u8]) -> Map<String, Value> {
+        let first = self.first_field();
+        let fields = self.columns.iter().zip(usv::fields(row)).skip(first);
+        let read = fields.map(|(column, field)| (column.name.clone(), column.kind.read(field)));
+        read.filter(|(_, value)| !value.is_null()).collect()
+    }
+
+    /// Whether a record fits into the columns.
+    pub(crate) fn fits(&self, record: &Record) -> Result<bool> {
+        Ok(self.lacks(&record.fields)?.is_empty())
+    }
+}
+
+fn describe(column: &Column) -> Value {
+    json!({ "name": column.name, "type": column.kind.frictionless() })
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let wrong =
+        |why: String| Err(Error::invalid(format!("a column cannot be called '{name}': {why}")));
+    if name.is_empty() {
+        return Err(Error::invalid("a column's name must not be empty"));
+    }
+    if name.len() > LONGEST_NAME {
+        return wrong(format!("it has more than {LONGEST_NAME} bytes"));
+    }
+    if name.chars().any(char::is_control) {
+        return Err(Error::invalid("a column's name must not hold control characters"));
+    }
+    Ok(())
+}

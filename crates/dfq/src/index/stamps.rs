@@ -1,0 +1,117 @@
+//! The stamps of records: the order in which puts count.
+//!
+//! Invariant: a stamp is later than every stamp that this handle gave or read before, so what is written after something
+//! was read counts before it. Its time is the store's, which all writers share. Stamps far in the future are refused,
+//! because everything later would have to follow them.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::row::Stamp;
+use super::ulid::{Ulid, parse_time_text, time_text};
+use super::usv;
+use crate::clock::{Env, lock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Objects;
+
+/// How far ahead of the store's clock a stamp may be.
+const MOST_AHEAD: Duration = Duration::from_secs(24 * 3600);
+
+/// How long a look at the store's clock is carried on by our own.
+const SAMPLE_LIFE: Duration = Duration::from_secs(60);
+
+/// What is known of the store's clock, and which stamps were given.
+#[derive(Debug, Default)]
+pub(super) struct Stamps {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The store's time, and our monotonic time when it was told.
+    sample: Option<(Timestamp, Duration)>,
+    last: Ulid,
+    /// The highest time, in milliseconds and rounded down, by which a row that was read counts.
+    read: u64,
+}
+
+fn millis(time: Timestamp) -> u64 {
+    u64::try_from(time.as_millisecond()).unwrap_or(0)
+}
+
+impl Stamps {
+    /// What the store's clock shows, or a little less.
+    pub(super) async fn now(&self, objects: &dyn Objects, env: &Env) -> Result<Timestamp> {
+        let known = lock(&self.state).sample;
+        if let Some((store, taken)) = known {
+            let age = env.monotonic().saturating_sub(taken);
+            if age < SAMPLE_LIFE {
+                return Ok(store + age);
+            }
+        }
+        let store = objects.now().await?;
+        // Counted from after the answer, so that the estimate does not lead.
+        lock(&self.state).sample = Some((store, env.monotonic()));
+        Ok(store)
+    }
+
+    /// The next stamp. `own` is the time that the record brings along.
+    pub(super) fn next(&self, now: Timestamp, own: Option<Timestamp>, env: &Env) -> Result<Stamp> {
+        let latest = now.saturating_add(MOST_AHEAD).unwrap_or(now);
+        if let Some(own) = own.filter(|own| *own > latest) {
+            return Err(Error::invalid(format!(
+                "its time {own} is more than a day ahead of the store's clock, which shows {now}"
+            )));
+        }
+        let mut state = lock(&self.state);
+        let mut time = millis(now).max(state.last.millis());
+        if own.is_none() && time <= state.read {
+            time = state.read + 1;
+        }
+        if time > millis(latest) {
+            let message = format!(
+                "the store's clock shows {now}, which is more than a day before an earlier look; \
+                 set it right"
+            );
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        let ulid = match time > state.last.millis() {
+            true => Ulid::new(time, env),
+            false => state.last.next(),
+        };
+        state.last = ulid;
+        drop(state);
+        let counts = match own {
+            Some(own) => own,
+            None => {
+                Timestamp::from_millisecond(i64::try_from(time).unwrap_or(i64::MAX)).unwrap_or(now)
+            }
+        };
+        let updated_at = time_text(counts)
+            .ok_or_else(|| Error::invalid(format!("its time {counts} is before the year 0")))?;
+        Ok(Stamp { updated_at, ulid })
+    }
+
+    /// Notes a row that was read. A row whose time is too far ahead is not followed there.
+    pub(super) fn note(&self, updated_at: &[u8], now: Timestamp) {
+        let text = std::str::from_utf8(updated_at).unwrap_or_default();
+        let Some(time) = parse_time_text(text) else { return };
+        if time <= now.saturating_add(MOST_AHEAD).unwrap_or(now) {
+            let mut state = lock(&self.state);
+            state.read = state.read.max(millis(time));
+        }
+    }
+
+    /// Notes the row that a reader got.
+    pub(super) fn note_row(&self, row: &[u8], env: &Env) {
+        let sample = lock(&self.state).sample;
+        let now = match sample {
+            Some((store, taken)) => store + env.monotonic().saturating_sub(taken),
+            // Only to see that it is not absurd.
+            None => env.clock().wall(),
+        };
+        self.note(usv::field(row, 1), now);
+    }
+}

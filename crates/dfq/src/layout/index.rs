@@ -1,0 +1,187 @@
+//! The names of an index.
+//!
+//! ```text
+//! datapackage.json                     the columns (swapped)
+//! manifest.json                        how much there is
+//! inbox/<sh>/<key>.<ulid>.usv          one record, or a deletion
+//! inbox/<sh>/%bundle.<ulid>.usv        many records of a shard, sorted by key
+//! shards/<sh>.usv                      the compacted shard (swapped)
+//! shards/<sh>.idx  <sh>.lock           where its blocks begin; who compacts it
+//! aside/…                              what must not be merged, or was not ours
+//! ```
+//! `<key>` is encoded as ids are, `<sh>` the first byte of the key's SHA-256 in hex. No encoded key begins with `%bundle`,
+//! because only hex digits follow a percent sign.
+
+use sha2::{Digest, Sha256};
+
+use super::{Shard, Swapped, below, decode, encode};
+
+/// The most bytes of a compacted shard.
+pub(crate) const LARGEST_SHARD: u64 = 1 << 30;
+
+/// Records that are not compacted yet.
+pub(crate) const INBOX: &str = "inbox";
+/// Compacted records.
+pub(crate) const SHARDS: &str = "shards";
+/// What must not be merged, or was not ours.
+pub(crate) const ASIDE: &str = "aside";
+/// How much there is.
+pub(crate) const MANIFEST: &str = "manifest.json";
+
+const USV: &str = ".usv";
+const BUNDLE: &str = "%bundle";
+
+/// How many characters a ulid has.
+pub(crate) const ULID_CHARS: usize = 26;
+
+/// The columns of an index.
+pub(crate) fn index_schema() -> Swapped {
+    Swapped::shown("datapackage.json".to_owned())
+}
+
+impl Shard {
+    /// The shard of a key.
+    pub(crate) fn of_key(key: &str) -> Self {
+        Self(Sha256::digest(key.as_bytes())[0])
+    }
+
+    /// The shard of this number.
+    pub(crate) fn numbered(number: u8) -> Self {
+        Self(number)
+    }
+
+    /// Its two hex digits, as text.
+    pub(crate) fn name(self) -> String {
+        self.digits().into_iter().collect()
+    }
+}
+
+/// All shards of an index.
+pub(crate) fn all_shards() -> impl Iterator<Item = Shard> {
+    (0..=u8::MAX).map(Shard)
+}
+
+/// A compacted shard.
+pub(crate) fn index_shard(shard: Shard) -> Swapped {
+    Swapped::shown(in_shards(shard, USV))
+}
+
+/// Where the blocks of a compacted shard begin.
+pub(crate) fn shard_blocks(shard: Shard) -> String {
+    in_shards(shard, ".idx")
+}
+
+/// Who compacts a shard.
+pub(crate) fn shard_lock(shard: Shard) -> String {
+    in_shards(shard, ".lock")
+}
+
+fn in_shards(shard: Shard, ending: &str) -> String {
+    below(SHARDS, &format!("{}{ending}", shard.name()))
+}
+
+/// The shard that is compacted in a file of `shards/`.
+pub(crate) fn parse_shard_file(path: &str) -> Option<Shard> {
+    Shard::parse(path.strip_prefix(SHARDS)?.strip_prefix('/')?.strip_suffix(USV)?)
+}
+
+/// How the names of all records in the inbox begin, and those of one shard.
+pub(crate) fn inbox_of(shard: Option<Shard>) -> String {
+    match shard {
+        None => below(INBOX, ""),
+        Some(shard) => below(&below(INBOX, &shard.name()), ""),
+    }
+}
+
+/// A name before all of a shard in the inbox and after all of those before it. Not the shard's own name: see
+/// [`Names::before_shard`](super::Names::before_shard).
+pub(crate) fn before_inbox_of(shard: Shard) -> Option<String> {
+    let before = Shard(shard.0.checked_sub(1)?);
+    Some(below(INBOX, &format!("{}~", before.name())))
+}
+
+fn in_inbox(shard: Shard, stem: &str, ulid: &str) -> String {
+    format!("{}{stem}.{ulid}{USV}", inbox_of(Some(shard)))
+}
+
+fn encoded(key: &str) -> String {
+    let mut stem = String::with_capacity(key.len());
+    encode(&mut stem, key);
+    stem
+}
+
+/// The file of one record.
+pub(crate) fn inbox_file(key: &str, ulid: &str) -> String {
+    in_inbox(Shard::of_key(key), &encoded(key), ulid)
+}
+
+/// A file of many records.
+pub(crate) fn bundle_file(shard: Shard, ulid: &str) -> String {
+    in_inbox(shard, BUNDLE, ulid)
+}
+
+/// How the names of a key's records begin. All ulids begin with a zero until the year 3084; and so the names of
+/// `a.b` are not among those of `a`.
+pub(crate) fn inbox_of_key(key: &str) -> String {
+    format!("{}{}.0", inbox_of(Some(Shard::of_key(key))), encoded(key))
+}
+
+/// How the names of a shard's bundles begin.
+pub(crate) fn bundles_of(shard: Shard) -> String {
+    format!("{}{BUNDLE}.", inbox_of(Some(shard)))
+}
+
+/// What a name in the inbox stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum InboxName {
+    /// One record of ours.
+    Record {
+        /// Whose.
+        key: String,
+        /// Its ulid.
+        ulid: String,
+    },
+    /// Many records of ours.
+    Bundle {
+        /// The ulid of the file.
+        ulid: String,
+    },
+    /// One record of another program (`<key>.usv`), at the inbox's root or in a shard.
+    Seed,
+}
+
+/// What a path below the index's root stands for in the inbox, and in which shard it is; `None` if it is
+/// somebody else's.
+pub(crate) fn parse_inbox(path: &str) -> Option<(Shard, InboxName)> {
+    let rest = path.strip_prefix(INBOX)?.strip_prefix('/')?;
+    let (shard, name) = rest.split_once('/')?;
+    let (shard, stem) = (Shard::parse(shard)?, name.strip_suffix(USV)?);
+    let ours = stem.rsplit_once('.').filter(|(_, ulid)| is_ulid(ulid));
+    match ours {
+        Some((BUNDLE, ulid)) => Some((shard, InboxName::Bundle { ulid: ulid.to_owned() })),
+        Some((key, ulid)) if decode(key).is_some_and(|key| Shard::of_key(&key) == shard) => {
+            let (key, ulid) = (decode(key)?, ulid.to_owned());
+            Some((shard, InboxName::Record { key, ulid }))
+        }
+        _ if !stem.is_empty() && !stem.starts_with('.') => Some((shard, InboxName::Seed)),
+        _ => None,
+    }
+}
+
+/// Whether a file at the root of an index, or at that of its inbox, is a record of another program.
+pub(crate) fn is_flat_record(path: &str) -> bool {
+    let inbox = below(INBOX, "");
+    let name = path.strip_prefix(&inbox).unwrap_or(path);
+    let stem = name.strip_suffix(USV);
+    !name.contains('/') && stem.is_some_and(|stem| !stem.is_empty() && !stem.starts_with('.'))
+}
+
+fn is_ulid(text: &str) -> bool {
+    let is_digit = |b: u8| b.is_ascii_digit() || (b.is_ascii_uppercase() && !b"ILOU".contains(&b));
+    text.len() == ULID_CHARS && text.starts_with('0') && text.bytes().all(is_digit)
+}
+
+/// Where a file of the inbox goes that must not be merged.
+pub(crate) fn aside_of(path: &str) -> String {
+    below(ASIDE, path)
+}
