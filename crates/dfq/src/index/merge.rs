@@ -35,19 +35,9 @@ impl Rows {
         }
     }
 
-    /// How many keys there are.
-    pub(crate) fn len(&self) -> usize {
-        self.by_key.len()
-    }
-
     /// The rows in the order of their keys, from this key on.
-    pub(crate) fn from_key(mut self, key: &[u8]) -> Ordered {
+    pub(crate) fn starting_at(mut self, key: &[u8]) -> Ordered {
         self.by_key.split_off(key).into_iter().peekable()
-    }
-
-    /// The row of a key.
-    pub(crate) fn get(&self, key: &[u8]) -> Option<&[u8]> {
-        self.by_key.get(key).map(Vec::as_slice)
     }
 }
 

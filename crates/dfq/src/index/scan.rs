@@ -61,7 +61,7 @@ impl Filter {
         match entry.fields.get(&self.field) {
             None | Some(Value::Null) => self.value.is_empty(),
             Some(Value::String(text)) => *text == self.value,
-            Some(value) => value.to_string() == self.value,
+            Some(value) => serde_json::to_string(value).is_ok_and(|text| text == self.value),
         }
     }
 }
@@ -160,7 +160,7 @@ impl Core {
         let files = self.list_inbox(layout::inbox_of(Some(shard))).await?;
         let schema = if files.is_empty() { self.schema() } else { self.reload().await? };
         let news = self.take(&schema, &files).await?.rows;
-        let news = news.from_key(options.prefix.as_bytes());
+        let news = news.starting_at(options.prefix.as_bytes());
         let (place, rest, last_key) = (None, Vec::new(), Vec::new());
         Ok(Cursor { shard, schema, news, place, rest, last_key, end: false })
     }

@@ -80,11 +80,6 @@ fn in_shards(shard: Shard, ending: &str) -> String {
     below(SHARDS, &format!("{}{ending}", shard.name()))
 }
 
-/// The shard that is compacted in a file of `shards/`.
-pub(crate) fn parse_shard_file(path: &str) -> Option<Shard> {
-    Shard::parse(path.strip_prefix(SHARDS)?.strip_prefix('/')?.strip_suffix(USV)?)
-}
-
 /// How the names of all records in the inbox begin, and those of one shard.
 pub(crate) fn inbox_of(shard: Option<Shard>) -> String {
     match shard {
@@ -166,14 +161,6 @@ pub(crate) fn parse_inbox(path: &str) -> Option<(Shard, InboxName)> {
         _ if !stem.is_empty() && !stem.starts_with('.') => Some((shard, InboxName::Seed)),
         _ => None,
     }
-}
-
-/// Whether a file at the root of an index, or at that of its inbox, is a record of another program.
-pub(crate) fn is_flat_record(path: &str) -> bool {
-    let inbox = below(INBOX, "");
-    let name = path.strip_prefix(&inbox).unwrap_or(path);
-    let stem = name.strip_suffix(USV);
-    !name.contains('/') && stem.is_some_and(|stem| !stem.is_empty() && !stem.starts_with('.'))
 }
 
 fn is_ulid(text: &str) -> bool {
