@@ -239,7 +239,7 @@ impl Town {
     pub(super) fn moved(&self) -> Vec<Vec<u8>> {
         let read = async {
             let mut tasks = Vec::new();
-            let part = self.elsewhere.list(List::below("pending/")).next(usize::MAX).await?;
+            let part = self.elsewhere.list(List::below("")).next(usize::MAX).await?;
             for file in part.files.into_iter().filter(|file| file.name.ends_with("/task.json")) {
                 tasks.extend(self.elsewhere.get(&file.name, None).await?.map(|got| got.bytes));
             }
