@@ -19,8 +19,11 @@ use crate::store::Objects;
 /// How far ahead of the store's clock a stamp may be.
 const MOST_AHEAD: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a look at the store's clock is carried on by our own.
+/// How long a look at the store's clock is carried on by our own, and how long it may take.
 const SAMPLE_LIFE: Duration = Duration::from_secs(60);
+
+/// How often the store's clock is looked at before that is given up.
+const LOOKS: usize = 5;
 
 /// What is known of the store's clock, and which stamps were given.
 #[derive(Debug, Default)]
@@ -51,10 +54,19 @@ impl Stamps {
                 return Ok(store + age);
             }
         }
-        let store = objects.now().await?;
-        // Counted from after the answer, so that the estimate does not lead.
-        lock(&self.state).sample = Some((store, env.monotonic()));
-        Ok(store)
+        for _ in 0..LOOKS {
+            let asked = env.monotonic();
+            let store = objects.now().await?;
+            // Counted from after the answer, so that the estimate does not lead.
+            let told = env.monotonic();
+            // This process may have slept meanwhile: what it was told is not the time any more.
+            if told.saturating_sub(asked) <= SAMPLE_LIFE {
+                lock(&self.state).sample = Some((store, told));
+                return Ok(store);
+            }
+        }
+        let message = "the store takes minutes to tell the time".to_owned();
+        Err(Error::new(ErrorKind::Unavailable, message))
     }
 
     /// The next stamp. `own` is the time that the record brings along.

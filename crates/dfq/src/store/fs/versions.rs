@@ -51,6 +51,10 @@ pub(super) const MARK: &[u8] = b"superseded\n";
 /// How often a reader that is overtaken starts again.
 const ROUNDS: usize = 1000;
 
+/// How often a folder is listed in which there seems to be nothing. A listing may miss a version that is replaced by a
+/// mark and the next one that comes, both at that moment.
+const LISTINGS: usize = 10;
+
 /// How many names the hints are kept of.
 const MOST_HINTS: usize = 10_000;
 
@@ -86,19 +90,28 @@ impl<S: Sys> Inner<S> {
         let error = |errno| self.failed("read", &dir, errno);
         let seen = self.env.monotonic();
         let mut hint = self.hint(&dir, seen);
+        let mut listings = 0;
         for _ in 0..ROUNDS {
-            // Opened anew each time: NFS may remember that a name was missing in a folder that stays open.
-            let folder = match self.sys.open_dir(&self.root, &dir) {
+            // Opened anew each time: NFS may remember that a name was missing in a folder that stays open. And if it
+            // seems to be missing itself, the same may be so of the folder above.
+            let folder = match self.surely(&dir, S::open_dir) {
                 Ok(folder) => folder,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(errno) => return Err(error(errno)),
             };
             let start = match hint.take() {
                 Some(start) => start,
-                None => self.highest(&dir).map_err(error)?.ok_or_else(|| {
-                    let shown = layout::below(&self.properties.address, &dir);
-                    Error::damaged(format!("{shown} holds no version"))
-                })?,
+                None => match self.highest(&dir).map_err(error)? {
+                    Some(highest) => highest,
+                    None if listings < LISTINGS => {
+                        listings += 1;
+                        continue;
+                    }
+                    None => {
+                        let shown = layout::below(&self.properties.address, &dir);
+                        return Err(Error::damaged(format!("{shown} holds no version")));
+                    }
+                },
             };
             let number = self.probe_upwards(&folder, start).map_err(error)?;
             match self.read_version(name, &folder, number, range.clone()) {
