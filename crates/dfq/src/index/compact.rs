@@ -29,6 +29,7 @@ use super::schema::Schema;
 use super::{Core, Index};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Shard};
+use crate::planted::{self, Planted};
 use crate::store::objects::{List, Swap};
 
 mod choose;
@@ -104,6 +105,7 @@ impl Core {
                 lock => lock,
             },
         };
+        super::flaws::note_lock(self, shard, locked);
         let mut all = Done::default();
         let outcome = loop {
             if let Some(lock) = &mut lock {
@@ -157,15 +159,22 @@ impl Core {
         let Some(ready) = self.read_and_merge(shard, &schema, taken.rows, forget).await? else {
             return Ok(Outcome::Lost);
         };
+        if planted::is(Planted::RemovedBeforeSwap) {
+            self.remove_merged(&taken.files).await?;
+        }
         if !self.write_shard(shard, ready, &mut done).await? {
             return Ok(Outcome::Lost);
         }
+        self.removes_more(shard, &files).await?;
         self.remove_merged(&taken.files).await?;
         done.more = !complete;
         Ok(Outcome::Done(done))
     }
 
     async fn forgotten_before(&self) -> Result<u64> {
+        if planted::is(Planted::DeletionsForgotten) {
+            return Ok(u64::MAX);
+        }
         let now = self.stamps.now(&*self.objects, &self.env).await?;
         let before = now.saturating_sub(DELETIONS_KEPT).unwrap_or(now);
         Ok(u64::try_from(before.as_millisecond()).unwrap_or(0))
@@ -212,7 +221,8 @@ impl Core {
         done.counts = Some(ShardCounts::new(counts, bytes.len() as u64));
         // In a bucket what can be read is durable. In a folder, whoever wrote it may have died before that: then only
         // a version of our own is known to be.
-        if !changed && self.objects.properties().remote {
+        let durable = planted::is(Planted::UnchangedIsDurable) || self.objects.properties().remote;
+        if !changed && durable {
             return Ok(true);
         }
         if bytes.len() as u64 > layout::LARGEST_SHARD {
@@ -220,14 +230,18 @@ impl Core {
             let message = format!("shard {shard} would have more than {most} bytes");
             return Err(Error::new(ErrorKind::Full, message));
         }
-        if self.env.monotonic().saturating_sub(read) >= RELIED_ON {
+        let relied_on = if planted::is(Planted::MergedLate) { Duration::MAX } else { RELIED_ON };
+        if self.env.monotonic().saturating_sub(read) >= relied_on {
             return Ok(false);
         }
         let name = layout::index_shard(shard);
-        let swapped = self.objects.swap(&name, version.as_ref(), &bytes).await;
+        let swapped = match super::flaws::insists(self, shard) {
+            true => self.overwrite(&name, &bytes).await,
+            false => self.objects.swap(&name, version.as_ref(), &bytes).await,
+        };
         let written = match swapped {
             Ok(Swap::Written(version)) => version,
-            Ok(Swap::Lost) => return Ok(false),
+            Ok(Swap::Lost) => return Ok(planted::is(Planted::LostSwapWins)),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 return Err(error.context(
                     "this index cannot be compacted here: the store has no working conditional \
@@ -273,6 +287,9 @@ impl Core {
 
     /// Takes what was put too long ago out of the files to be merged, and out of the inbox.
     async fn set_aside_old(&self, files: &mut Vec<InboxFile>) -> Result<u64> {
+        if planted::is(Planted::OldFilesMerged) {
+            return Ok(0);
+        }
         let now = self.stamps.now(&*self.objects, &self.env).await?;
         let before = now.saturating_sub(MERGED_WITHIN).unwrap_or(now);
         let before = u64::try_from(before.as_millisecond()).unwrap_or(0);

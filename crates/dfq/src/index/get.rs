@@ -14,6 +14,7 @@ use super::schema::Schema;
 use super::{Core, Index, usv};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, InboxName, Shard};
+use crate::planted::{self, Planted};
 use crate::store::Version;
 
 /// How often a shard that changes under our eyes is read again.
@@ -34,13 +35,15 @@ impl Index {
 impl Core {
     async fn get(&self, key: &str) -> Result<Option<Entry>> {
         let schema = self.schema();
-        let mut best: Option<Vec<u8>> = None;
+        let early = planted::is(Planted::GetReadsShardFirst);
+        let mut best: Option<Vec<u8>> = if early { self.shard_row(key).await? } else { None };
         for row in self.inbox_rows(key).await? {
             if best.as_ref().is_none_or(|best| schema.compare(&row, best).is_gt()) {
                 best = Some(row);
             }
         }
-        if let Some(row) = self.shard_row(key).await?
+        if !early
+            && let Some(row) = self.shard_row(key).await?
             && best.as_ref().is_none_or(|best| schema.compare(&row, best).is_gt())
         {
             best = Some(row);
@@ -117,10 +120,10 @@ impl Core {
             let name = layout::index_shard(shard);
             let head = self.objects.load_part(&name, 0..0).await?.map(|got| got.head);
             let Some(head) = head else { return Ok(None) };
-            if head.version != pin.version {
+            if head.version != pin.version && !planted::is(Planted::BlocksNotPinned) {
                 return Ok(None);
             }
-            if pin != Pin::of(&head) {
+            if pin != Pin::of(&head) && !planted::is(Planted::BlocksNotPinned) {
                 return Err(super::compact::touched(shard));
             }
         }

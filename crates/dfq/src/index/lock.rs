@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Core;
 use crate::error::Result;
 use crate::layout::{self, Shard};
+use crate::planted::{self, Planted};
 use crate::store::{Created, ObjectsExt as _};
 
 /// How long a lock is held without being renewed.
@@ -52,7 +53,7 @@ impl Core {
                 Ok(file) => file.expires_at.min(longest),
                 Err(_) => longest,
             };
-            if now < expires_at {
+            if now < expires_at || planted::is(Planted::LockForEver) {
                 return Ok(None);
             }
             self.objects.put(&path, &bytes).await?;

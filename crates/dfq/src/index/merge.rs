@@ -15,6 +15,7 @@ use super::blocks::Blocks;
 use super::schema::{Manner, Schema};
 use super::usv;
 use crate::error::{Error, Result};
+use crate::planted::{self, Planted};
 
 /// Rows by their keys, of which each has one: the one that counts.
 #[derive(Debug, Default)]
@@ -156,8 +157,9 @@ impl<'a> Merger<'a> {
             self.write(&row);
         }
         let new = self.news.next_if(|(new, _)| new.as_slice() == key);
+        let arrived = planted::is(Planted::OrderByArrival);
         match new {
-            Some((_, new)) if self.schema.compare(&new, row).is_gt() => {
+            Some((_, new)) if arrived || self.schema.compare(&new, row).is_gt() => {
                 self.changed = true;
                 self.write(&new);
             }
@@ -183,6 +185,9 @@ impl<'a> Merger<'a> {
         if self.schema.manner == Manner::Ours {
             let lacks = self.schema.columns.len().saturating_sub(usv::width(row));
             self.out.extend(std::iter::repeat_n(usv::FIELD, lacks));
+        }
+        if planted::is(Planted::MergedAnew) {
+            self.out.push(usv::FIELD);
         }
         self.out.push(usv::END);
     }

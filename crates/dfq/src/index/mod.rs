@@ -46,6 +46,7 @@
 mod blocks;
 mod compact;
 mod find;
+mod flaws;
 mod get;
 mod inbox;
 mod lock;
@@ -251,6 +252,7 @@ impl Core {
                     self.objects.swap(&layout::index_schema(), Some(&version), &bytes).await?,
                     Swap::Written(_)
                 );
+            let written = written || self.overwrites_columns(&bytes).await?;
             if written {
                 self.know(schema);
                 return Ok(self.schema());

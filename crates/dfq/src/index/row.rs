@@ -9,6 +9,7 @@ use super::record::Entry;
 use super::schema::{DELETED, IS_DELETED, Manner, Schema};
 use super::ulid::{Ulid, parse_time_text};
 use super::usv;
+use crate::planted::{self, Planted};
 
 const UPDATED_AT_AT: usize = 1;
 const ULID_AT: usize = 2;
@@ -52,7 +53,11 @@ impl Schema {
     /// Which of two rows of a key counts: the greater one.
     pub(crate) fn compare(&self, one: &[u8], other: &[u8]) -> Ordering {
         let by = |column| usv::field(one, column).cmp(usv::field(other, column));
+        if planted::is(Planted::TiesUnbroken) {
+            return by(UPDATED_AT_AT);
+        }
         let first = match self.manner {
+            Manner::Ours if planted::is(Planted::OrderByUlid) => by(ULID_AT),
             Manner::Ours => by(UPDATED_AT_AT).then_with(|| by(ULID_AT)),
             Manner::Theirs(Some(updated_at)) => by(updated_at),
             Manner::Theirs(None) => Ordering::Equal,

@@ -17,6 +17,7 @@ use super::schema::Schema;
 use super::{Core, Index, usv};
 use crate::error::{Error, Result};
 use crate::layout::{self, Shard};
+use crate::planted::{self, Planted};
 use crate::store::Version;
 
 /// How much of a shard is read at a time.
@@ -170,6 +171,9 @@ impl Core {
         let name = layout::index_shard(cursor.shard);
         let at = cursor.place.as_ref().map_or(0, |(_, at)| *at);
         let got = self.objects.load_part(&name, at..at + PART).await?;
+        if planted::is(Planted::ScanReadsShardFirst) && cursor.place.is_none() {
+            cursor.news = self.begin(cursor.shard, options).await?.news;
+        }
         let mut out = Vec::new();
         let Some(got) = got else {
             self.rest_of_news(cursor, options, &mut out);
@@ -177,6 +181,7 @@ impl Core {
         };
         match &cursor.place {
             Some((version, _)) if *version == got.head.version => {}
+            Some(_) if planted::is(Planted::ScanPartsMixed) => {}
             // Another version: from its beginning, and after the last key.
             Some(_) => {
                 (cursor.place, cursor.rest) = (None, Vec::new());
@@ -218,7 +223,7 @@ impl Core {
 impl Cursor {
     fn old_row(&mut self, row: &[u8], options: &ScanOptions, out: &mut Vec<Entry>) {
         let key = usv::key_of(row);
-        if key <= self.last_key.as_slice() {
+        if key <= self.last_key.as_slice() && !planted::is(Planted::ScanRepeats) {
             return;
         }
         while self.news.peek().is_some_and(|(new, _)| new.as_slice() < key) {

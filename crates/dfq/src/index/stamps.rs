@@ -14,6 +14,7 @@ use super::ulid::{Ulid, parse_time_text, time_text};
 use super::usv;
 use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::planted::{self, Planted};
 use crate::store::Objects;
 
 /// How far ahead of the store's clock a stamp may be.
@@ -47,6 +48,9 @@ fn millis(time: Timestamp) -> u64 {
 impl Stamps {
     /// What the store's clock shows, or a little less.
     pub(super) async fn now(&self, objects: &dyn Objects, env: &Env) -> Result<Timestamp> {
+        if planted::is(Planted::StampByOwnClock) {
+            return Ok(env.clock().wall());
+        }
         let known = lock(&self.state).sample;
         if let Some((store, taken)) = known {
             let age = env.monotonic().saturating_sub(taken);
@@ -60,7 +64,8 @@ impl Stamps {
             // Counted from after the answer, so that the estimate does not lead.
             let told = env.monotonic();
             // This process may have slept meanwhile: what it was told is not the time any more.
-            if told.saturating_sub(asked) <= SAMPLE_LIFE {
+            let is_fresh = told.saturating_sub(asked) <= SAMPLE_LIFE;
+            if is_fresh || planted::is(Planted::OldSampleTaken) {
                 lock(&self.state).sample = Some((store, told));
                 return Ok(store);
             }
@@ -72,7 +77,9 @@ impl Stamps {
     /// The next stamp. `own` is the time that the record brings along.
     pub(super) fn next(&self, now: Timestamp, own: Option<Timestamp>, env: &Env) -> Result<Stamp> {
         let latest = now.saturating_add(MOST_AHEAD).unwrap_or(now);
-        if let Some(own) = own.filter(|own| *own > latest) {
+        let own_latest =
+            if planted::is(Planted::FutureStampTaken) { Timestamp::MAX } else { latest };
+        if let Some(own) = own.filter(|own| *own > own_latest) {
             return Err(Error::invalid(format!(
                 "its time {own} is more than a day ahead of the store's clock, which shows {now}"
             )));
@@ -93,7 +100,9 @@ impl Stamps {
             true => Ulid::new(time, env),
             false => state.last.next(),
         };
-        state.last = ulid;
+        if !planted::is(Planted::LastStampForgotten) {
+            state.last = ulid;
+        }
         drop(state);
         let counts = match own {
             Some(own) => own,
@@ -110,6 +119,9 @@ impl Stamps {
     pub(super) fn note(&self, updated_at: &[u8], now: Timestamp) {
         let text = std::str::from_utf8(updated_at).unwrap_or_default();
         let Some(time) = parse_time_text(text) else { return };
+        if planted::is(Planted::ReadNotFollowed) {
+            return;
+        }
         if time <= now.saturating_add(MOST_AHEAD).unwrap_or(now) {
             let mut state = lock(&self.state);
             state.read = state.read.max(millis(time));
