@@ -385,6 +385,8 @@ planted! {
     LockForEver, "lock-for-ever", "index: lock";
     /// What was read weeks ago is merged. What was deleted, and forgotten to be, comes back.
     MergedLate, "merged-late", "index: hour";
+    /// Only what was read of the shard grows old, not what was read of the inbox before that. The same.
+    RowsReliedOn, "rows-relied-on", "index: hour";
     /// In a folder an unchanged shard is taken to be durable. It was written by one who died before that, and a power
     /// cut takes it with all that was removed from the inbox for its sake.
     UnchangedIsDurable, "unchanged-is-durable", "index: durability";

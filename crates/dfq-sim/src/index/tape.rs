@@ -135,6 +135,10 @@ impl Objects for Overheard {
         self.inner.remove(names, until).await
     }
 
+    async fn rename(&self, from: &str, to: &str) -> Result<bool> {
+        self.inner.rename(from, to).await
+    }
+
     fn list(&self, what: List) -> Box<dyn Listing> {
         self.inner.list(what)
     }
