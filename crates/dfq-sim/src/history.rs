@@ -436,6 +436,12 @@ impl History {
         tally
     }
 
+    /// Whether a store has had something of that name.
+    pub fn has_been(&self, name: &str) -> bool {
+        let is_it = |it: &Entry| matches!(&it.what, What::Changed(_, it) if it.name == name);
+        self.inner().entries.iter().any(is_it)
+    }
+
     /// Everything, in order.
     pub fn entries(&self) -> Vec<Entry> {
         self.inner().entries.clone()

@@ -7,6 +7,7 @@ pub mod check;
 pub mod disk;
 pub mod gate;
 pub mod history;
+pub mod index;
 pub mod node;
 pub mod plan;
 pub mod recorded;

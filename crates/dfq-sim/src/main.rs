@@ -42,11 +42,16 @@ struct Args {
     /// Run synced queues: several nodes, each with a folder, and a hub
     #[arg(long, conflicts_with = "on")]
     synced: bool,
+    /// Run indexes: writers, compactors and readers of one index
+    #[arg(long, conflicts_with_all = ["on", "synced"])]
+    index: bool,
     /// How many threads; by default as many as there are cores
     #[arg(long)]
     threads: Option<usize>,
 }
 
+#[path = "main_index.rs"]
+mod index;
 #[path = "main_synced.rs"]
 mod synced;
 
@@ -63,6 +68,10 @@ fn main() -> Result<ExitCode> {
     };
     if args.synced {
         let well = synced::main(&args, &campaign)?;
+        return Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    if args.index {
+        let well = index::main(&args, &campaign)?;
         return Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let well = match (&args.replay, args.planted.as_deref()) {
@@ -128,7 +137,9 @@ fn is_found(campaign: &Campaign, planted: Planted) -> bool {
 
 fn each_is_found(campaign: &Campaign) -> bool {
     println!("| planted | rule | seeds | found by |\n| --- | --- | --- | --- |");
-    let all = Planted::ALL.iter().copied().filter(|it| !dfq_sim::synced::is_of_a_merge(*it));
+    let is_elsewhere =
+        |it| dfq_sim::synced::is_of_a_merge(it) || dfq_sim::index::is_of_an_index(it);
+    let all = Planted::ALL.iter().copied().filter(|it| !is_elsewhere(*it));
     let (all, missed): (Vec<_>, Vec<_>) = all.map(|it| (it, is_found(campaign, it))).unzip();
     let missed = missed.into_iter().filter(|found| !found).count();
     println!("\n{missed} of {} not found", all.len());

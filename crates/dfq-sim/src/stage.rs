@@ -61,8 +61,10 @@ impl Stage {
         let nodes: Vec<_> =
             plan.hosts.iter().map(|host| Node::new(&world, host.drift, host.ahead)).collect();
         let calm = Arc::new(AtomicBool::new(false));
-        let kept = (0..QUEUES).map(|queue| kept(queue, &plan, &world, &history, &nodes)).collect();
-        let troubles = (0..plan.actors.len()).map(|actor| troubles(&plan, actor, &calm)).collect();
+        let kept =
+            (0..QUEUES).map(|queue| kept(queue, &plan.store, &world, &history, &nodes)).collect();
+        let troubles =
+            (0..plan.actors.len()).map(|actor| troubles(&plan.faults, actor, &calm)).collect();
         let (weathers, next_task) = (Mutex::default(), AtomicI64::new(1));
         Arc::new(Self { plan, world, history, nodes, kept, troubles, calm, weathers, next_task })
     }
@@ -106,23 +108,10 @@ impl Stage {
     }
 
     fn weather(&self, kind: &BucketKind, refused: &[&'static str]) -> Arc<Mutex<Weather>> {
-        let thousandths = |part: u32| f64::from(part) / 1000.0;
         let denied =
             |folder: &&str| Denied { kind: Some(RequestKind::Put), prefix: format!("{folder}/") };
-        let mut weather = Weather {
-            lost: thousandths(kind.lost),
-            answer_lost: thousandths(kind.unanswered),
-            late: thousandths(kind.late),
-            doubled: thousandths(kind.doubled),
-            refused: thousandths(kind.refused),
-            conflict: thousandths(kind.refused),
-            in_parts: 0.1,
-            denied: refused.iter().map(denied).collect(),
-            ..Weather::calm()
-        };
-        if *kind != BucketKind::default() {
-            weather.delay = Weather::stormy().delay;
-        }
+        let denied = refused.iter().map(denied).collect();
+        let mut weather = Weather { denied, ..weather_of(kind) };
         if self.calm.load(Ordering::Relaxed) {
             weather = Weather { denied: weather.denied, ..Weather::calm() };
         }
@@ -210,25 +199,46 @@ impl Stage {
     }
 }
 
-fn troubles(plan: &Plan, actor: usize, calm: &Arc<AtomicBool>) -> Arc<Troubles> {
-    let ahead = plan.faults.iter().filter_map(|fault| match fault {
+/// What the network to such a bucket does to requests.
+pub(crate) fn weather_of(kind: &BucketKind) -> Weather {
+    let thousandths = |part: u32| f64::from(part) / 1000.0;
+    let mut weather = Weather {
+        lost: thousandths(kind.lost),
+        answer_lost: thousandths(kind.unanswered),
+        late: thousandths(kind.late),
+        doubled: thousandths(kind.doubled),
+        refused: thousandths(kind.refused),
+        conflict: thousandths(kind.refused),
+        in_parts: 0.1,
+        ..Weather::calm()
+    };
+    if *kind != BucketKind::default() {
+        weather.delay = Weather::stormy().delay;
+    }
+    weather
+}
+
+/// What these faults have for an actor.
+pub(crate) fn troubles(faults: &[Fault], actor: usize, calm: &Arc<AtomicBool>) -> Arc<Troubles> {
+    let ahead = faults.iter().filter_map(|fault| match fault {
         Fault::Process(whose, at, trouble) if *whose == actor => Some((*at, *trouble)),
         _ => None,
     });
-    let spots = plan.faults.iter().filter_map(|fault| match fault {
+    let spots = faults.iter().filter_map(|fault| match fault {
         Fault::At(whose, when, trouble) if *whose == actor => Some((*when, *trouble)),
         _ => None,
     });
-    let refused = plan.faults.iter().filter_map(|fault| match fault {
+    let refused = faults.iter().filter_map(|fault| match fault {
         Fault::Refused(whose, folder, errno) if *whose == actor => Some((*folder, *errno)),
         _ => None,
     });
     Troubles::new(ahead.collect(), spots.collect(), refused.collect(), Arc::clone(calm))
 }
 
-fn kept(
+/// A store of this kind, whose clock is that of the first machine.
+pub(crate) fn kept(
     queue: QueueNo,
-    plan: &Plan,
+    store: &Store,
     world: &Arc<World>,
     history: &Arc<History>,
     nodes: &[Arc<Node>],
@@ -239,7 +249,7 @@ fn kept(
         move || server.wall()
     };
     let witness = Arc::new(Witness { queue, history: Arc::clone(history), server });
-    match &plan.store {
+    match store {
         Store::Disk(kind) => {
             let disk = Disk::new(disk_traits(kind), world.chance(), clock, witness);
             let mount = |host: usize| match kind.nfs {

@@ -344,6 +344,91 @@ planted! {
     MergeKeepsCopies, "merge-keeps-copies", "scheduled";
     /// Other nodes' leases are believed by their own clocks, or taken over as soon as they seem over.
     OthersLeasesByTheirClock, "others-leases-by-their-clock", "others' leases";
+
+    // Indexes (the rules are those of decision 33).
+
+    /// A put has a name that is used again, and replaces what is there. What was put between a compactor's look and its
+    /// removal is lost.
+    InboxNameReused, "inbox-name-reused", "index: I1";
+    /// Records are stamped by the writer's own calendar. A later put of a machine whose clock is behind is lost.
+    StampByOwnClock, "stamp-by-own-clock", "index: stamps";
+    /// A handle does not stamp after what it has stamped before. Of two puts the first one counts.
+    LastStampForgotten, "last-stamp-forgotten", "index: stamps";
+    /// A handle does not stamp after what it has read. What it puts in answer to that does not count.
+    ReadNotFollowed, "read-not-followed", "index: stamps";
+    /// Times far in the future are taken. Whatever is put until then does not count.
+    FutureStampTaken, "future-stamp-taken", "index: stamps";
+    /// A slow look at the store's clock is taken for a fresh one. Who slept over it stamps what it puts as if it were
+    /// earlier, and what others put meanwhile counts instead.
+    OldSampleTaken, "old-sample-taken", "index: stamps";
+    /// Rows are ordered by their ulids alone. A late record of an earlier time wins.
+    OrderByUlid, "order-by-ulid", "index: I2";
+    /// What is merged later wins.
+    OrderByArrival, "order-by-arrival", "index: I2";
+    /// Of equal times nothing is said. Which row is left depends on who comes first.
+    TiesUnbroken, "ties-unbroken", "index: I2";
+    /// Every merge appends a separator to each row, as the first compactor did.
+    MergedAnew, "merged-anew", "index: I2";
+    /// The inbox is emptied before the shard is swapped. A crash between loses what was put.
+    RemovedBeforeSwap, "removed-before-swap", "index: removal";
+    /// All that is in the inbox by then is removed, not what was merged. What was put meanwhile is lost.
+    RemovesWhatItLists, "removes-what-it-lists", "index: removal";
+    /// Files that cannot be read are removed with the others.
+    UnreadableRemoved, "unreadable-removed", "index: removal";
+    /// A shard is written whatever it has become. What another compactor merged, and removed, is lost.
+    ShardOverwritten, "shard-overwritten", "index: swap";
+    /// Who has lost a swap removes what it has merged.
+    LostSwapWins, "lost-swap-wins", "index: swap";
+    /// Who has taken the lock needs no condition. When it has slept past the lock, the same.
+    LockIsProof, "lock-is-proof", "index: lock";
+    /// A lock never expires. When its owner is killed, the shard is not compacted any more.
+    LockForEver, "lock-for-ever", "index: lock";
+    /// What was read weeks ago is merged. What was deleted, and forgotten to be, comes back.
+    MergedLate, "merged-late", "index: hour";
+    /// Only what was read of the shard grows old, not what was read of the inbox before that. The same.
+    RowsReliedOn, "rows-relied-on", "index: hour";
+    /// In a folder an unchanged shard is taken to be durable. It was written by one who died before that, and a power
+    /// cut takes it with all that was removed from the inbox for its sake.
+    UnchangedIsDurable, "unchanged-is-durable", "index: durability";
+    /// A lookup reads the shard before the inbox. What is merged in between is in neither.
+    GetReadsShardFirst, "get-reads-shard-first", "index: I5";
+    /// So does a scan.
+    ScanReadsShardFirst, "scan-reads-shard-first", "index: I5";
+    /// A lookup takes parts of different versions for one.
+    PartsMixed, "parts-mixed", "index: I5";
+    /// A scan goes on in another version of a shard at the place where it was.
+    ScanPartsMixed, "scan-parts-mixed", "index: I5";
+    /// A scan begins a shard that has changed from its first key.
+    ScanRepeats, "scan-repeats", "index: I5";
+    /// A block index of another version is used.
+    BlocksNotPinned, "blocks-not-pinned", "index: I6";
+    /// Deletions are forgotten with the next merge. A late record of an earlier time brings the key back.
+    DeletionsForgotten, "deletions-forgotten", "index: I4";
+    /// What was put months ago is merged. So it comes back after its deletion was forgotten.
+    OldFilesMerged, "old-files-merged", "index: I4";
+    /// A record is put before its columns are there. Others have put theirs in the same place by then.
+    ColumnsAddedLate, "columns-added-late", "index: I7";
+    /// Columns are written whatever others have added. Values stand under wrong names.
+    ColumnsOverwritten, "columns-overwritten", "index: I7";
+
+    // What is swapped on a filesystem (`store/fs/versions`).
+
+    /// A version's content is not durable before it has its name.
+    VersionNotSynced, "version-not-synced", "swap: step 3";
+    /// A version's name is not durable before the swap is answered.
+    VersionNameNotSynced, "version-name-not-synced", "swap: step 3";
+    /// On a network filesystem an old answer that a folder of versions is missing is believed. What was merged for the
+    /// first time, by another machine, is not seen for half a minute.
+    BirthOverlooked, "birth-overlooked", "swap: step 2";
+    /// A listing of versions that shows none is believed. It may miss those that change at that moment.
+    ListingBelieved, "listing-believed", "swap: step 2";
+    /// A reader takes the version that it knows for the last.
+    HeadNotProbed, "head-not-probed", "swap: step 2";
+    /// Whoever has given a version its name does not look whether the one before is still there. After a sleep of days
+    /// the name was free, and others have gone on from elsewhere.
+    NoLookBack, "no-look-back", "swap: step 3";
+    /// Superseded versions are removed at once. Somebody who has read an older one gives the name away again.
+    VersionsUnlinked, "versions-unlinked", "swap: step 5";
 }
 
 #[cfg(all(test, feature = "planted"))]

@@ -18,11 +18,15 @@ use super::request::{Asked, Only, Page, Reply, Request};
 const REMOVED_TOGETHER: usize = 1000;
 const REMOVALS_AT_ONCE: usize = 20;
 
-/// The most bytes that are read of a task or a record, and of anything else.
+/// The most bytes that are read of a task or a record, and of anything else; and of a shard of an index.
 const LARGEST: (u64, u64) = (64 << 20, 1 << 20);
+const LARGEST_SHARD: u64 = 1 << 30;
 
 fn read_limit(path: &str) -> u64 {
-    let large = ["completed/", "failed/", "floors/"];
+    if path.starts_with("shards/") {
+        return LARGEST_SHARD;
+    }
+    let large = ["completed/", "failed/", "floors/", "inbox/"];
     let is_large =
         path.ends_with("task.json") || large.into_iter().any(|dir| path.starts_with(dir));
     if is_large { LARGEST.0 } else { LARGEST.1 }

@@ -31,6 +31,18 @@ pub enum Spot {
     Look,
     /// Looks for a record.
     RecordLook,
+    /// Puts a file into the inbox of an index.
+    InboxNew,
+    /// Reads or lists in an inbox.
+    InboxLook,
+    /// Removes a file from an inbox.
+    InboxGone,
+    /// Reads a compacted shard.
+    ShardLook,
+    /// Swaps a compacted shard: gives a new version its name.
+    ShardSwap,
+    /// Swaps the columns of an index.
+    ColumnsSwap,
 }
 
 /// At which of them, from 0.
@@ -61,6 +73,13 @@ impl Spot {
         let creates = matches!(call.verb, "link" | "link_file" | "rename_new" | "create");
         let replaces = matches!(call.verb, "rename" | "put" | "swap");
         let removes = matches!(call.verb, "unlink" | "delete");
+        let is_inbox = below("inbox/");
+        let is_shard = below("versions/shards/") || (below("shards/") && path.ends_with(".usv"));
+        let in_bucket = matches!(call.verb, "swap" | "create");
+        let is_version = match in_bucket {
+            true => !below("versions/"),
+            false => below("versions/") && creates,
+        };
         let kinds = [
             (Self::Claim, is_lease && creates),
             (Self::Beat, is_lease && replaces),
@@ -74,6 +93,12 @@ impl Spot {
             (Self::Sync, matches!(call.verb, "sync_file" | "sync_dir")),
             (Self::Look, below("pending/") && !call.changes && path.ends_with(".json")),
             (Self::RecordLook, is_record && !call.changes),
+            (Self::InboxNew, is_inbox && creates),
+            (Self::InboxLook, is_inbox && !call.changes),
+            (Self::InboxGone, is_inbox && removes),
+            (Self::ShardLook, is_shard && matches!(call.verb, "read" | "read_part" | "get")),
+            (Self::ShardSwap, is_shard && is_version),
+            (Self::ColumnsSwap, path.contains("datapackage.json") && is_version),
         ];
         kinds.into_iter().filter(|(_, is)| *is).map(|(spot, _)| spot).collect()
     }

@@ -13,6 +13,7 @@ use super::schema::{Column, Manner, Schema};
 use super::{Core, Index, row, usv};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Shard};
+use crate::planted::{self, Planted};
 use crate::store::Created;
 
 /// Requests under way at a time, or threads that wait for a disk.
@@ -90,14 +91,18 @@ impl Core {
     /// Whether it exists already does not matter: nobody else makes that name, so it is our own doing.
     async fn create(&self, file: NewFile) -> Result<()> {
         let NewFile { name, bytes } = file;
+        if planted::is(Planted::InboxNameReused) {
+            return self.objects.put(&super::flaws::one_name(&name), &bytes).await;
+        }
         match self.objects.create(&name, &bytes).await? {
-            Created::New | Created::Exists => Ok(()),
+            Created::New | Created::Exists => self.publishes_columns().await,
         }
     }
 
     /// The columns, with those that these records need. Records that cannot be stored are left to their own answers.
     async fn columns_for(&self, records: &[Record]) -> Result<Arc<Schema>> {
         let mut schema = self.schema();
+        self.check_named(&schema)?;
         for _ in 0..2 {
             let mut lacks: Vec<Column> = Vec::new();
             for record in records {
@@ -114,6 +119,9 @@ impl Core {
             if lacks.is_empty() {
                 return Ok(schema);
             }
+            if planted::is(Planted::ColumnsAddedLate) {
+                return self.columns_here(&lacks);
+            }
             // Once more if the first values of two records disagree: one of them gets its own answer then.
             schema = self.grow(&lacks).await?;
         }
@@ -121,7 +129,7 @@ impl Core {
     }
 
     /// The rows of records, each with its answer.
-    async fn rows(&self, records: &[Record]) -> Result<Vec<Result<(String, Vec<u8>)>>> {
+    pub(super) async fn rows(&self, records: &[Record]) -> Result<Vec<Result<(String, Vec<u8>)>>> {
         let schema = self.columns_for(records).await?;
         let now = self.stamps.now(&*self.objects, &self.env).await?;
         let row = |record: &Record| -> Result<(String, Vec<u8>)> {
@@ -134,7 +142,11 @@ impl Core {
                 Manner::Theirs(_) => record.key.as_bytes().to_vec(),
             };
             schema.write_fields(&mut row, &record.fields);
-            row::trim(&mut row);
+            match schema.manner {
+                Manner::Ours => row::trim(&mut row),
+                // Its readers may count on every column.
+                Manner::Theirs(_) => row::pad(&mut row, schema.columns.len()),
+            }
             if row.len() >= LONGEST_ROW {
                 return Err(Error::invalid(format!(
                     "the record takes {} bytes, and the limit is {LONGEST_ROW}",

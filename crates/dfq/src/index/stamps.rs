@@ -14,13 +14,17 @@ use super::ulid::{Ulid, parse_time_text, time_text};
 use super::usv;
 use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::planted::{self, Planted};
 use crate::store::Objects;
 
 /// How far ahead of the store's clock a stamp may be.
 const MOST_AHEAD: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a look at the store's clock is carried on by our own.
+/// How long a look at the store's clock is carried on by our own, and how long it may take.
 const SAMPLE_LIFE: Duration = Duration::from_secs(60);
+
+/// How often the store's clock is looked at before that is given up.
+const LOOKS: usize = 5;
 
 /// What is known of the store's clock, and which stamps were given.
 #[derive(Debug, Default)]
@@ -44,6 +48,9 @@ fn millis(time: Timestamp) -> u64 {
 impl Stamps {
     /// What the store's clock shows, or a little less.
     pub(super) async fn now(&self, objects: &dyn Objects, env: &Env) -> Result<Timestamp> {
+        if planted::is(Planted::StampByOwnClock) {
+            return Ok(env.clock().wall());
+        }
         let known = lock(&self.state).sample;
         if let Some((store, taken)) = known {
             let age = env.monotonic().saturating_sub(taken);
@@ -51,16 +58,28 @@ impl Stamps {
                 return Ok(store + age);
             }
         }
-        let store = objects.now().await?;
-        // Counted from after the answer, so that the estimate does not lead.
-        lock(&self.state).sample = Some((store, env.monotonic()));
-        Ok(store)
+        for _ in 0..LOOKS {
+            let asked = env.monotonic();
+            let store = objects.now().await?;
+            // Counted from after the answer, so that the estimate does not lead.
+            let told = env.monotonic();
+            // This process may have slept meanwhile: what it was told is not the time any more.
+            let is_fresh = told.saturating_sub(asked) <= SAMPLE_LIFE;
+            if is_fresh || planted::is(Planted::OldSampleTaken) {
+                lock(&self.state).sample = Some((store, told));
+                return Ok(store);
+            }
+        }
+        let message = "the store takes minutes to tell the time".to_owned();
+        Err(Error::new(ErrorKind::Unavailable, message))
     }
 
     /// The next stamp. `own` is the time that the record brings along.
     pub(super) fn next(&self, now: Timestamp, own: Option<Timestamp>, env: &Env) -> Result<Stamp> {
         let latest = now.saturating_add(MOST_AHEAD).unwrap_or(now);
-        if let Some(own) = own.filter(|own| *own > latest) {
+        let own_latest =
+            if planted::is(Planted::FutureStampTaken) { Timestamp::MAX } else { latest };
+        if let Some(own) = own.filter(|own| *own > own_latest) {
             return Err(Error::invalid(format!(
                 "its time {own} is more than a day ahead of the store's clock, which shows {now}"
             )));
@@ -81,7 +100,9 @@ impl Stamps {
             true => Ulid::new(time, env),
             false => state.last.next(),
         };
-        state.last = ulid;
+        if !planted::is(Planted::LastStampForgotten) {
+            state.last = ulid;
+        }
         drop(state);
         let counts = match own {
             Some(own) => own,
@@ -98,6 +119,9 @@ impl Stamps {
     pub(super) fn note(&self, updated_at: &[u8], now: Timestamp) {
         let text = std::str::from_utf8(updated_at).unwrap_or_default();
         let Some(time) = parse_time_text(text) else { return };
+        if planted::is(Planted::ReadNotFollowed) {
+            return;
+        }
         if time <= now.saturating_add(MOST_AHEAD).unwrap_or(now) {
             let mut state = lock(&self.state);
             state.read = state.read.max(millis(time));

@@ -35,6 +35,7 @@ use super::{Inner, Meta, Staged, Sys, SysResult};
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Swapped};
+use crate::planted::{self, Planted};
 use crate::store::Created;
 use crate::store::objects::{Got, Head, Swap, Version};
 
@@ -50,6 +51,10 @@ pub(super) const MARK: &[u8] = b"superseded\n";
 
 /// How often a reader that is overtaken starts again.
 const ROUNDS: usize = 1000;
+
+/// How often a folder is listed in which there seems to be nothing. A listing may miss a version that is replaced by a
+/// mark and the next one that comes, both at that moment.
+const LISTINGS: usize = 10;
 
 /// How many names the hints are kept of.
 const MOST_HINTS: usize = 10_000;
@@ -86,25 +91,40 @@ impl<S: Sys> Inner<S> {
         let error = |errno| self.failed("read", &dir, errno);
         let seen = self.env.monotonic();
         let mut hint = self.hint(&dir, seen);
+        let mut listings = 0;
         for _ in 0..ROUNDS {
-            // Opened anew each time: NFS may remember that a name was missing in a folder that stays open.
-            let folder = match self.sys.open_dir(&self.root, &dir) {
+            // Opened anew each time: NFS may remember that a name was missing in a folder that stays open. And if it
+            // seems to be missing itself, the same may be so of the folder above.
+            let opened = match planted::is(Planted::BirthOverlooked) {
+                true => self.sys.open_dir(&self.root, &dir),
+                false => self.surely(&dir, S::open_dir),
+            };
+            let folder = match opened {
                 Ok(folder) => folder,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(errno) => return Err(error(errno)),
             };
             let start = match hint.take() {
                 Some(start) => start,
-                None => self.highest(&dir).map_err(error)?.ok_or_else(|| {
-                    let shown = layout::below(&self.properties.address, &dir);
-                    Error::damaged(format!("{shown} holds no version"))
-                })?,
+                None => match self.highest(&dir).map_err(error)? {
+                    Some(highest) => highest,
+                    None if listings < LISTINGS && !planted::is(Planted::ListingBelieved) => {
+                        listings += 1;
+                        continue;
+                    }
+                    None => {
+                        let shown = layout::below(&self.properties.address, &dir);
+                        return Err(Error::damaged(format!("{shown} holds no version")));
+                    }
+                },
             };
             let number = self.probe_upwards(&folder, start).map_err(error)?;
             match self.read_version(name, &folder, number, range.clone()) {
                 Ok(Some((bytes, meta))) => {
                     let next = (number + 1).to_string();
-                    if !self.sys.exists(&folder, &next).map_err(error)? {
+                    let is_last = planted::is(Planted::HeadNotProbed)
+                        || !self.sys.exists(&folder, &next).map_err(error)?;
+                    if is_last {
                         self.remember(&dir, number, seen);
                         let version = Version::new(tag(number, meta.inode)).seen_at(seen);
                         let head = Head { size: meta.size, modified: meta.modified, version };
@@ -162,6 +182,9 @@ impl<S: Sys> Inner<S> {
 
     fn probe_upwards(&self, folder: &S::Dir, start: u64) -> SysResult<u64> {
         let mut number = start;
+        if planted::is(Planted::HeadNotProbed) {
+            return Ok(number);
+        }
         while self.sys.exists(folder, &(number + 1).to_string())? {
             number += 1;
         }
@@ -251,7 +274,10 @@ impl<S: Sys> Inner<S> {
         if !intact || self.sys.exists(&folder, &next).map_err(error)? {
             return Ok(Swap::Lost);
         }
-        let in_time = || self.env.monotonic().saturating_sub(expected.seen()) < RELIED_ON;
+        let in_time = || {
+            planted::is(Planted::MergedLate)
+                || self.env.monotonic().saturating_sub(expected.seen()) < RELIED_ON
+        };
         let seen = self.env.monotonic();
         let mut staged = self.stage(&dir, bytes).map_err(error)?;
         let written = self.write_version(&mut staged, &folder, &next, &in_time);
@@ -259,7 +285,12 @@ impl<S: Sys> Inner<S> {
         let Some((Placed::Mine, mine, now)) = written.map_err(error)? else {
             return Ok(Swap::Lost);
         };
-        self.sys.sync_dir(&self.root, &dir).map_err(error)?;
+        if !planted::is(Planted::VersionNameNotSynced) {
+            self.sys.sync_dir(&self.root, &dir).map_err(error)?;
+        }
+        if planted::is(Planted::NoLookBack) {
+            return Ok(Swap::Written(Version::new(tag(number + 1, mine)).seen_at(seen)));
+        }
         let shown = match self.sys.stat(&folder, &number.to_string()) {
             Ok(meta) if meta.inode == inode => {
                 let shown = self.show(name, Some(inode));
@@ -303,7 +334,9 @@ impl<S: Sys> Inner<S> {
         in_time: &dyn Fn() -> bool,
     ) -> SysResult<Option<(Placed, u64, Timestamp)>> {
         let file = staged.file().ok_or(Errno::IO)?;
-        self.sys.sync_file(file)?;
+        if !planted::is(Planted::VersionNotSynced) {
+            self.sys.sync_file(file)?;
+        }
         let meta = self.sys.file_meta(file)?;
         if !in_time() {
             return Ok(None);
@@ -323,6 +356,10 @@ impl<S: Sys> Inner<S> {
 
     /// Replaces a superseded version by a mark. If this fails, the next tidying does it.
     fn mark(&self, folder: &S::Dir, number: u64) {
+        if planted::is(Planted::VersionsUnlinked) {
+            let _ = self.sys.unlink(folder, &number.to_string());
+            return;
+        }
         if let Err(errno) = self.overwrite(folder, &number.to_string(), MARK) {
             tracing::debug!(number, %errno, "a superseded version was not marked");
         }
