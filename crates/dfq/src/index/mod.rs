@@ -8,7 +8,7 @@
 //! shards/<sh>.usv               the sorted shard    swapped
 //! shards/<sh>.lock              who compacts it     advisory: it saves work, nothing rests on it
 //! shards/<sh>.idx               its block index     a hint, pinned to a version of the shard
-//! datapackage.json              the columns         swapped; only grows
+//! datapackage.json              columns, shards     swapped; only grows
 //! manifest.json                 statistics          the last writer wins
 //! ```
 //!
@@ -66,7 +66,7 @@ use std::sync::{Arc, Mutex};
 use crate::address::Address;
 use crate::clock::{Env, lock};
 use crate::error::{Error, Result};
-use crate::layout;
+use crate::layout::{self, Shard};
 use crate::options::OpenOptions;
 use crate::provider;
 use crate::store::Objects;
@@ -238,13 +238,33 @@ impl Core {
 
     /// Adds columns, for all to see before anything is written that needs them.
     async fn grow(&self, columns: &[Column]) -> Result<Arc<Schema>> {
+        self.change_schema(|schema| schema.add(columns)).await
+    }
+
+    /// Names shards that were written in `datapackage.json`, if it does not name them yet. What fails is left to the next
+    /// compaction of the shard: other programs read the file, and nothing here goes by those names.
+    async fn name_shards(&self, shards: &[Shard]) {
+        if !Schema::clone(&self.schema()).name_shards(shards) {
+            return;
+        }
+        if let Err(error) = self.change_schema(|schema| Ok(schema.name_shards(shards))).await {
+            tracing::debug!(%error, "new shards were not named in 'datapackage.json'");
+        }
+    }
+
+    /// Reads `datapackage.json`, changes it, and swaps it; again if others are faster. `change` answers whether there was
+    /// anything to be changed.
+    async fn change_schema(
+        &self,
+        change: impl Fn(&mut Schema) -> Result<bool>,
+    ) -> Result<Arc<Schema>> {
         for _ in 0..ROUNDS {
             let there = load_schema(&*self.objects).await?;
             let Some((mut schema, version)) = there else {
                 let address = &self.objects.properties().address;
                 return Err(Error::not_found(format!("there is no index in {address} any more")));
             };
-            let changed = schema.add(columns)?;
+            let changed = change(&mut schema)?;
             let bytes = schema.to_bytes();
             let written = !changed
                 || matches!(

@@ -2,7 +2,8 @@
 //!
 //! Invariant: a column is only ever appended, so a row that was written once is read alike for ever. Of types, only
 //! integers become floats. What others wrote into the file stays in it. The file is a data package of the Frictionless
-//! kind: the first resource is ours.
+//! kind: the first resource is ours, and its `path` names every shard that has been written, because readers of data
+//! packages expand no patterns. A shard is named after it was written, so every name leads to a file.
 
 use serde_json::{Map, Value, json};
 
@@ -10,6 +11,7 @@ use super::record::Record;
 use super::ulid::read_time;
 use super::usv;
 use crate::error::{Error, ErrorKind, Result};
+use crate::layout::{self, Shard};
 
 /// The columns after the key that an index of ours has.
 pub(crate) const UPDATED_AT: &str = "_updated_at";
@@ -194,6 +196,7 @@ impl Schema {
             FORMAT: NEWEST,
             "resources": [{
                 "name": "shards",
+                // Until there is a shard to be named.
                 "path": "shards/*.usv",
                 "format": "csv",
                 "mediatype": "text/csv",
@@ -340,6 +343,29 @@ impl Schema {
         Ok(changed)
     }
 
+    /// Names shards that have been written, for programs that read data packages. Whether any was new. An index that
+    /// another program made says itself where its files are.
+    pub(crate) fn name_shards(&mut self, shards: &[Shard]) -> bool {
+        let path = &mut self.file["resources"][0]["path"];
+        let mut names: Vec<String> = match path.as_array() {
+            Some(names) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            None => Vec::new(),
+        };
+        let named = names.len();
+        for shard in shards {
+            let name = layout::index_shard(*shard).as_str().to_owned();
+            if self.manner == Manner::Ours && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        if names.len() == named {
+            return false;
+        }
+        names.sort_unstable();
+        *path = names.into();
+        true
+    }
+
     fn described(&mut self) -> Result<&mut Vec<Value>> {
         let fields = self.file["resources"][0]["schema"]["fields"].as_array_mut();
         fields.ok_or_else(|| Error::damaged("'datapackage.json': its columns are gone"))
@@ -357,6 +383,14 @@ impl Schema {
             nulls = 0;
             column.kind.write(row, value);
         }
+    }
+
+    /// A row, with nulls at its end for what it lacks.
+    pub(crate) fn filled(&self, row: &[u8]) -> Vec<u8> {
+        let lacks = self.columns.len().saturating_sub(usv::width(row));
+        let mut filled = row.to_vec();
+        filled.extend(std::iter::repeat_n(usv::FIELD, lacks));
+        filled
     }
 
     /// The fields of a row, without those that are null.

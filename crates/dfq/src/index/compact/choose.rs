@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Mutex;
 
 use futures::future::join_all;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::clock::lock;
@@ -29,11 +30,14 @@ pub struct CompactOptions {
     pub lock: bool,
     /// Told after each shard.
     pub progress: Option<Progress>,
+    /// Once cancelled, no further shard is begun.
+    pub stop: CancellationToken,
 }
 
 impl Default for CompactOptions {
     fn default() -> Self {
-        Self { all: false, workers: 4, max_shards: None, lock: true, progress: None }
+        let stop = CancellationToken::new();
+        Self { all: false, workers: 4, max_shards: None, lock: true, progress: None, stop }
     }
 }
 
@@ -104,7 +108,13 @@ impl Index {
         .await;
         let mut tally = std::mem::take(&mut *lock(&work.tally));
         let counts = std::mem::take(&mut tally.counts);
-        self.run(|core| async move { core.note_counts(counts).await }).await;
+        self.run(|core| async move {
+            let written = counts.iter().filter(|(_, counts)| counts.bytes > 0);
+            let written: Vec<Shard> = written.map(|(shard, _)| *shard).collect();
+            core.name_shards(&written).await;
+            core.note_counts(counts).await;
+        })
+        .await;
         match tally.errors.into_iter().next() {
             Some(error) if tally.report.shards == 0 => Err(error),
             _ => Ok(tally.report),
@@ -187,7 +197,7 @@ impl Core {
     }
 
     async fn work_off(&self, work: &Work) {
-        loop {
+        while !work.options.stop.is_cancelled() {
             let Some((shard, listed)) = lock(&work.jobs).pop_front() else { return };
             let outcome = self.compact_shard(shard, listed, work.options.lock).await;
             let mut tally = lock(&work.tally);
