@@ -5,5 +5,11 @@
 
 #[path = "index/cases.rs"]
 mod cases;
+#[path = "index/checks.rs"]
+mod checks;
+#[path = "index/imports.rs"]
+mod imports;
 #[path = "index/places.rs"]
 mod places;
+#[path = "index/theirs.rs"]
+mod theirs;

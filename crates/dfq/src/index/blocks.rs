@@ -56,6 +56,11 @@ impl Blocks {
         }
     }
 
+    /// Where blocks begin, and with which key; the first is left out.
+    pub(crate) fn begins(&self) -> &[(u64, Vec<u8>)] {
+        &self.begin
+    }
+
     /// Whether there is more than one.
     pub(crate) fn are_many(&self) -> bool {
         !self.begin.is_empty()

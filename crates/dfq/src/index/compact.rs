@@ -16,24 +16,25 @@
 //! that is safe here. It takes two things that are kept below: a shard is not swapped for its own bytes, and not more than
 //! an hour after it was read.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 
-use super::blocks::Pin;
+use super::blocks::{Blocks, Pin};
 use super::inbox::{InboxFile, PAGE};
 use super::manifest::ShardCounts;
-use super::merge::{Merged, Merger, Rows};
-use super::schema::Schema;
+use super::merge::{Merged, Merger, Rows, merge_theirs};
+use super::schema::{Manner, Schema};
+use super::shard::Whole;
+use super::usv::RowEnd;
 use super::{Core, Index};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Shard};
-use crate::store::objects::{List, Swap};
+use crate::store::objects::{List, Swap, Version};
 
 mod choose;
-#[cfg(test)]
-mod tests;
 
 pub use choose::{CompactOptions, CompactReport, Progress};
 
@@ -51,7 +52,7 @@ const MOST_FILES: usize = 10_000;
 const MOST_BYTES: u64 = 64 << 20;
 
 /// How much of a shard is read at a time.
-pub(super) const PART: u64 = 8 << 20;
+const PART: u64 = 8 << 20;
 
 /// Files put aside at a time.
 const ASIDE_AT_ONCE: usize = 16;
@@ -83,18 +84,20 @@ pub(super) struct Done {
 }
 
 /// A shard that was read and merged.
-struct Ready {
+pub(super) struct Ready {
     merged: Merged,
-    version: Option<crate::store::Version>,
+    version: Option<Version>,
     read: Duration,
 }
 
 impl Core {
     /// Merges the inbox of one shard, pass by pass. `listed` is what a listing that is at hand has shown of it.
+    /// `flat` lies beside it.
     pub(super) async fn compact_shard(
         &self,
         shard: Shard,
         mut listed: Option<Vec<InboxFile>>,
+        mut flat: Vec<InboxFile>,
         locked: bool,
     ) -> Result<Outcome> {
         let mut lock = match locked {
@@ -110,7 +113,7 @@ impl Core {
                 // Whether that works or not: the swap decides.
                 let _ = self.renew(lock).await;
             }
-            match self.pass(shard, listed.take()).await {
+            match self.pass(shard, listed.take(), std::mem::take(&mut flat)).await {
                 Ok(Outcome::Done(done)) => {
                     let more = done.more;
                     all.add(done);
@@ -128,30 +131,40 @@ impl Core {
         outcome
     }
 
-    async fn pass(&self, shard: Shard, listed: Option<Vec<InboxFile>>) -> Result<Outcome> {
+    async fn pass(
+        &self,
+        shard: Shard,
+        listed: Option<Vec<InboxFile>>,
+        flat: Vec<InboxFile>,
+    ) -> Result<Outcome> {
         let mut files = match listed {
             Some(files) => files,
             None => self.list_inbox(layout::inbox_of(Some(shard))).await?,
         };
+        files.extend(flat);
         let mut done = Done::default();
         if files.is_empty() {
             return Ok(Outcome::Nothing);
         }
         done.set_aside = self.set_aside_old(&mut files).await?;
+        // After the listing: whatever was put by then has its columns.
+        let schema = self.reload().await?;
+        self.check_named(&schema)?;
+        let seeds: BTreeSet<String> =
+            files.iter().filter(|file| file.is_seed()).map(|file| file.path.clone()).collect();
+        files = self.claim_seeds(shard, &schema, files, &mut done.unreadable).await?;
         let all = files.len();
         bound(&mut files);
         let complete = files.len() == all;
-        // After the listing: whatever was put by then has its columns.
-        let schema = self.reload().await?;
         let taken = self.take(&schema, &files).await?;
-        done.unreadable = taken.unreadable;
-        if taken.files.is_empty() {
+        done.unreadable.extend(taken.unreadable);
+        if taken.files.is_empty() && taken.seeds.is_empty() {
             return Ok(match done.set_aside + done.unreadable.len() as u64 {
                 0 => Outcome::Nothing,
                 _ => Outcome::Done(done),
             });
         }
-        (done.rows, done.files) = (taken.read, taken.files.len() as u64);
+        (done.rows, done.files) = (taken.read, (taken.files.len() + taken.seeds.len()) as u64);
         // Only if nothing was left in the inbox that a forgotten deletion might have beaten.
         let forget = if complete { Some(self.forgotten_before().await?) } else { None };
         let Some(ready) = self.read_and_merge(shard, &schema, taken.rows, forget).await? else {
@@ -161,6 +174,7 @@ impl Core {
             return Ok(Outcome::Lost);
         }
         self.remove_merged(&taken.files).await?;
+        self.note_seen(shard, taken.seeds, &seeds).await;
         done.more = !complete;
         Ok(Outcome::Done(done))
     }
@@ -172,16 +186,19 @@ impl Core {
     }
 
     /// Reads a shard part by part and merges it on the way; `None` if it changes meanwhile.
-    async fn read_and_merge(
+    pub(super) async fn read_and_merge(
         &self,
         shard: Shard,
         schema: &Schema,
         news: Rows,
         forget: Option<u64>,
     ) -> Result<Option<Ready>> {
-        let name = layout::index_shard(shard);
         let read = self.env.monotonic();
-        let Some(first) = self.objects.load_part(&name, 0..PART).await? else {
+        if schema.manner != Manner::Ours {
+            return self.merge_theirs(shard, schema, news, read).await.map(Some);
+        }
+        let name = layout::index_shard(shard);
+        let Some((first, _)) = self.shard_part(shard, 0..PART).await? else {
             let merged = Merger::new(schema, news, forget, 0).finish()?;
             return Ok(Some(Ready { merged, version: None, read }));
         };
@@ -205,8 +222,39 @@ impl Core {
         Ok(Some(Ready { merged, version: Some(head.version), read }))
     }
 
+    /// Merges into a shard of another program's, which is read whole.
+    async fn merge_theirs(
+        &self,
+        shard: Shard,
+        schema: &Schema,
+        news: Rows,
+        read: Duration,
+    ) -> Result<Ready> {
+        let whole = self.whole_shard(shard).await?;
+        let bytes = whole.as_ref().map_or(&[][..], |whole| &whole.bytes);
+        let end = match RowEnd::of(bytes) {
+            Some(end) => end,
+            None => self.their_row_end(schema).await?,
+        };
+        let merged = merge_theirs(schema, bytes, news, end).map_err(|it| damaged(shard, &it))?;
+        let version = match whole {
+            // Nobody has swapped it yet.
+            None | Some(Whole { plain: true, .. }) => None,
+            Some(whole) => {
+                self.check_untouched(shard, &whole.head).await?;
+                Some(whole.head.version)
+            }
+        };
+        Ok(Ready { merged, version, read })
+    }
+
     /// Swaps the merged shard, and writes where its blocks begin; whether it is in the shard now.
-    async fn write_shard(&self, shard: Shard, ready: Ready, done: &mut Done) -> Result<bool> {
+    pub(super) async fn write_shard(
+        &self,
+        shard: Shard,
+        ready: Ready,
+        done: &mut Done,
+    ) -> Result<bool> {
         let Ready { merged, version, read } = ready;
         let Merged { bytes, counts, blocks, changed } = merged;
         done.counts = Some(ShardCounts::new(counts, bytes.len() as u64));
@@ -237,21 +285,26 @@ impl Core {
             Err(error) => return Err(error),
         };
         done.bytes_written += bytes.len() as u64;
-        // A hint. In a folder it also tells whether somebody writes into the shard, and costs next to nothing.
-        if blocks.are_many() || !self.objects.properties().remote {
-            let head = self.objects.load_part(&name, 0..0).await;
-            let pinned = match head {
-                Ok(Some(got)) if got.head.version == written => Some(Pin::of(&got.head)),
-                _ => None,
-            };
-            if let Some(pin) = pinned {
-                let path = layout::shard_blocks(shard);
-                if let Err(error) = self.objects.put(&path, &blocks.to_bytes(&pin)).await {
-                    tracing::debug!(%error, path, "the block index was not written");
-                }
-            }
-        }
+        self.write_blocks(shard, &blocks, &written).await;
         Ok(true)
+    }
+
+    /// Writes where the blocks of a shard begin. A hint. In a folder it also tells whether somebody writes into the
+    /// shard, and costs next to nothing.
+    pub(super) async fn write_blocks(&self, shard: Shard, blocks: &Blocks, written: &Version) {
+        if !blocks.are_many() && self.objects.properties().remote {
+            return;
+        }
+        let name = layout::index_shard(shard);
+        let pinned = match self.objects.load_part(&name, 0..0).await {
+            Ok(Some(got)) if got.head.version == *written => Some(Pin::of(&got.head)),
+            _ => None,
+        };
+        let Some(pin) = pinned else { return };
+        let path = layout::shard_blocks(shard);
+        if let Err(error) = self.objects.put(&path, &blocks.to_bytes(&pin)).await {
+            tracing::debug!(%error, path, "the block index was not written");
+        }
     }
 
     /// In a folder a shard's file can be written into, under its version as under its plain name. That is noticed by its
@@ -290,7 +343,7 @@ impl Core {
         Ok(old.len() as u64)
     }
 
-    async fn set_aside(&self, path: &str) -> Result<()> {
+    pub(super) async fn set_aside(&self, path: &str) -> Result<()> {
         let Some(got) = self.objects.get(path, None).await? else { return Ok(()) };
         self.objects.put(&layout::aside_of(path), &got.bytes).await?;
         self.objects.remove(&[path.to_owned()], Duration::MAX).await
@@ -302,6 +355,13 @@ impl Core {
             self.objects.remove(some, Duration::MAX).await?;
         }
         Ok(())
+    }
+}
+
+impl Ready {
+    /// A shard that was merged from what had this version, read at this monotonic time.
+    pub(super) fn new(merged: Merged, version: Option<Version>, read: Duration) -> Self {
+        Self { merged, version, read }
     }
 }
 

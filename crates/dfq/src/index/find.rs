@@ -9,7 +9,7 @@ use memchr::memchr;
 use super::blocks::{Blocks, Pin};
 use super::{Core, usv};
 use crate::error::Result;
-use crate::layout::{self, Shard, Swapped};
+use crate::layout::{self, Shard};
 use crate::store::objects::Got;
 use crate::store::{ObjectsExt as _, Version};
 
@@ -21,8 +21,8 @@ const PROBE: u64 = 2 << 10;
 
 /// A file of sorted rows.
 pub(super) enum Sorted<'a> {
-    /// One that is swapped.
-    Shard(&'a Swapped),
+    /// A compacted shard.
+    Shard(Shard),
     /// One that never changes.
     Bundle(&'a str),
 }
@@ -40,7 +40,7 @@ pub(super) enum Found {
 impl Core {
     pub(super) async fn part(&self, of: &Sorted<'_>, range: Range<u64>) -> Result<Option<Got>> {
         match of {
-            Sorted::Shard(name) => self.objects.load_part(name, range).await,
+            Sorted::Shard(shard) => Ok(self.shard_part(*shard, range).await?.map(|(got, _)| got)),
             Sorted::Bundle(path) => self.objects.get(path, Some(range)).await,
         }
     }
@@ -102,14 +102,14 @@ impl Core {
     /// Finds a key in one block of a shard.
     pub(super) async fn find_in_block(
         &self,
-        name: &Swapped,
+        shard: Shard,
         blocks: &Blocks,
         version: &Version,
         size: u64,
         key: &[u8],
     ) -> Result<Found> {
         let range = blocks.range_of(key, size);
-        let Some(got) = self.objects.load_part(name, range.clone()).await? else {
+        let Some(got) = self.part(&Sorted::Shard(shard), range.clone()).await? else {
             return Ok(Found::NoFile);
         };
         if got.head.version != *version || got.bytes.len() as u64 != range.end - range.start {

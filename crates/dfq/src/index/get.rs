@@ -10,17 +10,21 @@ use super::blocks::{Blocks, Pin};
 use super::find::{Found, Sorted};
 use super::inbox::InboxFile;
 use super::record::{Entry, check_key};
-use super::schema::Schema;
+use super::schema::{Manner, Schema};
 use super::{Core, Index, usv};
 use crate::error::{Error, ErrorKind, Result};
-use crate::layout::{self, InboxName, Shard};
+use crate::layout::{self, Shard};
 use crate::store::Version;
+use crate::store::objects::Got;
 
 /// How often a shard that changes under our eyes is read again.
 const ROUNDS: usize = 100;
 
 /// Files read at a time.
 const AT_ONCE: usize = 16;
+
+/// How much is read of each file of a key: enough for the key, the stamp, and most records whole.
+const BEGINNING: u64 = 1 << 10;
 
 impl Index {
     /// What the index says of a key: the record that counts, or nothing if there is none or it was deleted.
@@ -34,18 +38,19 @@ impl Index {
 impl Core {
     async fn get(&self, key: &str) -> Result<Option<Entry>> {
         let schema = self.schema();
-        let mut best: Option<Vec<u8>> = None;
-        for row in self.inbox_rows(key).await? {
-            if best.as_ref().is_none_or(|best| schema.compare(&row, best).is_gt()) {
-                best = Some(row);
-            }
-        }
-        if let Some(row) = self.shard_row(key).await?
-            && best.as_ref().is_none_or(|best| schema.compare(&row, best).is_gt())
-        {
-            best = Some(row);
-        }
-        let Some(row) = best else { return Ok(None) };
+        let mut rows = match schema.manner {
+            Manner::Ours => Vec::new(),
+            // First: what a compiler takes from there is in our own inbox by then.
+            Manner::Theirs(_) => self.seed_rows(key, &schema).await?,
+        };
+        rows.extend(self.inbox_rows(key, &schema).await?);
+        rows.extend(match schema.manner {
+            Manner::Ours => self.shard_row(key).await?,
+            Manner::Theirs(_) => self.their_shard_row(key, &schema).await?,
+        });
+        let Some(row) = rows.into_iter().max_by(|one, other| schema.compare(one, other)) else {
+            return Ok(None);
+        };
         self.stamps.note_row(&row, &self.env);
         Ok(self.schema_for(&row).await?.entry(&row))
     }
@@ -60,27 +65,79 @@ impl Core {
     }
 
     /// The rows of a key that are in the inbox.
-    async fn inbox_rows(&self, key: &str) -> Result<Vec<Vec<u8>>> {
+    async fn inbox_rows(&self, key: &str, schema: &Schema) -> Result<Vec<Vec<u8>>> {
         let shard = Shard::of_key(key);
         let (own, bundles) = futures::join!(
             self.list_inbox(layout::inbox_of_key(key)),
             self.list_inbox(layout::bundles_of(shard)),
         );
-        let is_key = |file: &InboxFile| matches!(&file.name, InboxName::Record { key: named, .. } if named == key);
-        let files: Vec<InboxFile> = own?.into_iter().filter(is_key).chain(bundles?).collect();
-        let rows = futures::stream::iter(files)
+        let own: Vec<InboxFile> =
+            own?.into_iter().filter(|file| Self::is_of_key(file, key)).collect();
+        let mut rows = Vec::new();
+        if schema.manner == Manner::Ours {
+            rows.extend(self.own_rows(key, schema, own).await?);
+        } else {
+            // Some were another program's, and end as it pleases.
+            rows.extend(self.take(schema, &own).await?.rows.take(key.as_bytes()));
+        }
+        let found = futures::stream::iter(bundles?)
             .map(|file| async move {
                 let bundle = Sorted::Bundle(&file.path);
-                match self.find_by_halves(&bundle, key.as_bytes()).await? {
-                    Found::Row(row) => Ok(row.filter(|row| self.schema().fault(row).is_none())),
+                Ok(match self.find_by_halves(&bundle, key.as_bytes()).await? {
+                    Found::Row(row) => row.filter(|row| self.schema().fault(row).is_none()),
                     // Merged by now.
-                    Found::NoFile => Ok(None),
-                    Found::Changed => Ok(None),
-                }
+                    Found::NoFile | Found::Changed => None,
+                })
             })
             .buffered(self.at_once(AT_ONCE));
-        let rows: Vec<Result<Option<Vec<u8>>>> = rows.collect().await;
-        rows.into_iter().filter_map(Result::transpose).collect()
+        let found: Vec<Result<Option<Vec<u8>>>> = found.collect().await;
+        for row in found {
+            rows.extend(row?);
+        }
+        Ok(rows)
+    }
+
+    /// The row that counts among a key's own files. Only its beginning is read of each, which tells its stamp, and the
+    /// rest of the one that counts.
+    async fn own_rows(
+        &self,
+        key: &str,
+        schema: &Schema,
+        files: Vec<InboxFile>,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut begun = futures::stream::iter(files)
+            .map(|file| async move {
+                let got = self.objects.get(&file.path, Some(0..BEGINNING)).await;
+                got.map(|got| got.map(|got| (file, got)))
+            })
+            .buffered(self.at_once(AT_ONCE));
+        let mut best: Option<Vec<u8>> = None;
+        let mut longest: Option<(Vec<u8>, InboxFile)> = None;
+        while let Some(got) = begun.next().await {
+            let Some((file, Got { mut bytes, head })) = got? else { continue };
+            let whole = bytes.len() as u64 >= head.size;
+            if whole && bytes.pop() != Some(usv::END) {
+                continue;
+            }
+            let is_one = !bytes.contains(&usv::END);
+            if !is_one || usv::key_of(&bytes) != key.as_bytes() || schema.fault(&bytes).is_some() {
+                continue;
+            }
+            if whole {
+                keep_greater(schema, &mut best, bytes);
+            } else if longest.as_ref().is_none_or(|(row, _)| schema.compare(&bytes, row).is_gt()) {
+                longest = Some((bytes, file));
+            }
+        }
+        let Some((begun, file)) = longest else { return Ok(best) };
+        if best.as_ref().is_some_and(|best| schema.compare(best, &begun).is_gt()) {
+            return Ok(best);
+        }
+        let rest = self.take(schema, &[file]).await?.rows.take(key.as_bytes());
+        if let Some(row) = rest {
+            keep_greater(schema, &mut best, row);
+        }
+        Ok(best)
     }
 
     /// The row of a key in its shard.
@@ -91,14 +148,14 @@ impl Core {
             let found = match self.blocks_of(shard).await? {
                 Some((blocks, version, size)) => {
                     let key = key.as_bytes();
-                    let found = self.find_in_block(&name, &blocks, &version, size, key).await?;
+                    let found = self.find_in_block(shard, &blocks, &version, size, key).await?;
                     match found {
                         // The hint is old.
-                        Found::Changed => self.find_by_halves(&Sorted::Shard(&name), key).await?,
+                        Found::Changed => self.find_by_halves(&Sorted::Shard(shard), key).await?,
                         found => found,
                     }
                 }
-                None => self.find_by_halves(&Sorted::Shard(&name), key.as_bytes()).await?,
+                None => self.find_by_halves(&Sorted::Shard(shard), key.as_bytes()).await?,
             };
             match found {
                 Found::NoFile => return Ok(None),
@@ -108,6 +165,24 @@ impl Core {
         }
         let message = format!("'{}' does not stay as it is", name.as_str());
         Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
+    /// The row of a key in a shard of another program's. It is read whole, unless dfq wrote it and says where its blocks
+    /// begin.
+    async fn their_shard_row(&self, key: &str, schema: &Schema) -> Result<Option<Vec<u8>>> {
+        let shard = Shard::of_key(key);
+        if let Some((blocks, version, size)) = self.blocks_of(shard).await? {
+            let range = blocks.range_of(key.as_bytes(), size);
+            let length = range.end - range.start;
+            let part = self.shard_part(shard, range).await?;
+            let part = part.map(|(got, _)| got).filter(|got| got.head.version == version);
+            if let Some(got) = part.filter(|got| got.bytes.len() as u64 == length) {
+                let rows = usv::foreign_rows(&got.bytes, schema.columns.len());
+                let row = rows.into_iter().find(|row| usv::key_of(row) == key.as_bytes());
+                return Ok(row.map(<[u8]>::to_vec));
+            }
+        }
+        Ok(self.their_rows(shard, schema).await?.take(key.as_bytes()))
     }
 
     /// Where the blocks of a shard begin, as far as that is of use. In a folder, that nobody has written into it.
@@ -125,5 +200,11 @@ impl Core {
             }
         }
         Ok(blocks.are_many().then_some((blocks, pin.version, pin.size)))
+    }
+}
+
+fn keep_greater(schema: &Schema, best: &mut Option<Vec<u8>>, row: Vec<u8>) {
+    if best.as_ref().is_none_or(|best| schema.compare(&row, best).is_gt()) {
+        *best = Some(row);
     }
 }

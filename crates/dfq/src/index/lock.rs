@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Core;
 use crate::error::Result;
 use crate::layout::{self, Shard};
-use crate::store::{Created, ObjectsExt as _};
+use crate::store::{Created, ObjectsExt as _, Stored};
 
 /// How long a lock is held without being renewed.
 pub(crate) const HELD_FOR: Duration = Duration::from_secs(300);
@@ -46,13 +46,7 @@ impl Core {
                 return Ok(Some(lock));
             }
             let Some(there) = self.objects.read(&path).await? else { continue };
-            let longest = there.modified + 2 * HELD_FOR;
-            let expires_at = match serde_json::from_slice::<File>(&there.bytes) {
-                // A store whose clock was wrong may have let somebody hold it for years.
-                Ok(file) => file.expires_at.min(longest),
-                Err(_) => longest,
-            };
-            if now < expires_at {
+            if now < expires_at(&there).1 {
                 return Ok(None);
             }
             self.objects.put(&path, &bytes).await?;
@@ -68,6 +62,19 @@ impl Core {
             expires_at: now + HELD_FOR,
         };
         serde_json::to_vec(&file).unwrap_or_default()
+    }
+
+    /// The lock of a shard if it has expired: whose it was and until when, if it says so.
+    pub(super) async fn expired_lock(
+        &self,
+        shard: Shard,
+    ) -> Result<Option<Option<(String, Timestamp)>>> {
+        let Some(there) = self.objects.read(&layout::shard_lock(shard)).await? else {
+            return Ok(None);
+        };
+        let now = self.stamps.now(&*self.objects, &self.env).await?;
+        let (worker_id, until) = expires_at(&there);
+        Ok((now >= until).then(|| worker_id.map(|worker_id| (worker_id, until))))
     }
 
     /// Renews a lock if it is time for that.
@@ -91,5 +98,15 @@ impl Core {
         if let Err(error) = self.objects.remove(&[lock.path], until).await {
             tracing::debug!(%error, "the lock of a shard was not removed; it runs out");
         }
+    }
+}
+
+/// Whose a lock is, if it says so, and when it expires.
+fn expires_at(there: &Stored) -> (Option<String>, Timestamp) {
+    let longest = there.modified + 2 * HELD_FOR;
+    match serde_json::from_slice::<File>(&there.bytes) {
+        // A store whose clock was wrong may have let somebody hold it for years.
+        Ok(file) => (Some(file.worker_id), file.expires_at.min(longest)),
+        Err(_) => (None, longest),
     }
 }

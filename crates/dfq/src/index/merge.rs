@@ -12,8 +12,8 @@ use std::iter::Peekable;
 use memchr::memchr;
 
 use super::blocks::Blocks;
-use super::schema::{Manner, Schema};
-use super::usv;
+use super::schema::Schema;
+use super::usv::{self, RowEnd};
 use crate::error::{Error, Result};
 
 /// Rows by their keys, of which each has one: the one that counts.
@@ -33,6 +33,24 @@ impl Rows {
                 }
             }
         }
+    }
+
+    /// Adds all rows of another collection.
+    pub(crate) fn add_all(&mut self, schema: &Schema, other: Self) {
+        for row in other.by_key.into_values() {
+            self.add(schema, &row);
+        }
+    }
+
+    /// The key of the rows, if all of them are of one.
+    pub(crate) fn only_key(&self) -> Option<String> {
+        let (key, _) = self.by_key.first_key_value().filter(|_| self.by_key.len() == 1)?;
+        String::from_utf8(key.clone()).ok()
+    }
+
+    /// The row of a key.
+    pub(crate) fn take(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        self.by_key.remove(key)
     }
 
     /// The rows in the order of their keys, from this key on.
@@ -58,6 +76,33 @@ pub(crate) struct Merged {
     pub(crate) blocks: Blocks,
     /// It is not what it was.
     pub(crate) changed: bool,
+}
+
+/// Merges rows into a shard of another program's, which need not be sorted nor have each key once. Its rows stay as they
+/// are, and so does how they end.
+pub(crate) fn merge_theirs(
+    schema: &Schema,
+    old: &[u8],
+    mut news: Rows,
+    end: RowEnd,
+) -> Result<Merged> {
+    let mut counts = Counts::default();
+    for (number, row) in usv::foreign_rows(old, schema.columns.len()).into_iter().enumerate() {
+        if usv::key_of(row).is_empty() {
+            return Err(Error::damaged(format!("row {}: it has no key", number + 1)));
+        }
+        news.add(schema, row);
+    }
+    let mut bytes = Vec::with_capacity(old.len());
+    let mut blocks = Blocks::for_size(old.len() as u64);
+    for row in news.by_key.into_values() {
+        counts.records += 1;
+        blocks.note(bytes.len() as u64, &row);
+        bytes.extend(row);
+        bytes.extend(end.bytes());
+    }
+    let changed = bytes != old;
+    Ok(Merged { bytes, counts, blocks, changed })
 }
 
 /// A shard on its way, row by row.
@@ -116,13 +161,7 @@ impl<'a> Merger<'a> {
     /// The merged shard.
     pub(crate) fn finish(mut self) -> Result<Merged> {
         if !self.rest.is_empty() {
-            // Only a shard of ours must end with a newline.
-            if self.schema.manner == Manner::Ours {
-                return Err(self.wrong("its last row is cut short"));
-            }
-            let row = std::mem::take(&mut self.rest);
-            self.old_row(&row)?;
-            self.changed = true;
+            return Err(self.wrong("its last row is cut short"));
         }
         while let Some((_, row)) = self.news.next() {
             self.changed = true;
@@ -145,7 +184,7 @@ impl<'a> Merger<'a> {
                 false => "the rows are not sorted by key, each key once",
             }));
         }
-        if self.schema.manner == Manner::Ours && !looks_like_ours(row) {
+        if !looks_like_ours(row) {
             return Err(self.wrong("_updated_at or _ulid is not as dfq writes it"));
         }
         self.last_key.clear();
@@ -180,10 +219,8 @@ impl<'a> Merger<'a> {
         }
         self.blocks.note(self.out.len() as u64, row);
         self.out.extend(row);
-        if self.schema.manner == Manner::Ours {
-            let lacks = self.schema.columns.len().saturating_sub(usv::width(row));
-            self.out.extend(std::iter::repeat_n(usv::FIELD, lacks));
-        }
+        let lacks = self.schema.columns.len().saturating_sub(usv::width(row));
+        self.out.extend(std::iter::repeat_n(usv::FIELD, lacks));
         self.out.push(usv::END);
     }
 }

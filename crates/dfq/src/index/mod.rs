@@ -44,9 +44,12 @@
 //! ```
 
 mod blocks;
+mod check;
+mod columns;
 mod compact;
 mod find;
 mod get;
+mod import;
 mod inbox;
 mod lock;
 mod manifest;
@@ -56,6 +59,8 @@ mod record;
 mod row;
 mod scan;
 mod schema;
+mod seeds;
+mod shard;
 mod stamps;
 mod stats;
 mod ulid;
@@ -64,25 +69,23 @@ mod usv;
 use std::sync::{Arc, Mutex};
 
 use crate::address::Address;
-use crate::clock::{Env, lock};
+use crate::clock::Env;
 use crate::error::{Error, Result};
-use crate::layout::{self, Shard};
 use crate::options::OpenOptions;
 use crate::provider;
 use crate::store::Objects;
-use crate::store::objects::{Swap, Version};
 
+pub use check::{CheckOptions, CheckReport, Finding};
 pub use compact::{CompactOptions, CompactReport, Progress};
+pub use import::{Import, ImportOptions, ImportReport};
 pub use record::{Entry, Record};
 pub use scan::{Filter, Scan, ScanOptions};
 pub use schema::{Column, Kind};
 pub use stats::IndexStats;
 
+use columns::find_schema;
 use schema::Schema;
 use stamps::Stamps;
-
-/// How often `datapackage.json` is read again when others change it too.
-const ROUNDS: usize = 50;
 
 /// The name of the key's column, if nobody says otherwise.
 const KEY: &str = "key";
@@ -104,6 +107,8 @@ struct Core {
     stamps: Stamps,
     /// The columns as they were last read. They only grow.
     schema: Mutex<Arc<Schema>>,
+    /// How rows of an index that another program made end, once that is known.
+    row_end: Mutex<Option<usv::RowEnd>>,
 }
 
 impl Index {
@@ -144,7 +149,14 @@ impl Index {
         let schema =
             on(&*objects, &env, async move { find_schema(&*store, create.as_deref()).await });
         let schema = Mutex::new(Arc::new(schema.await?));
-        let core = Core { objects, env, worker_id, stamps: Stamps::default(), schema };
+        let core = Core {
+            objects,
+            env,
+            worker_id,
+            stamps: Stamps::default(),
+            schema,
+            row_end: Mutex::default(),
+        };
         Ok(Self { core: Arc::new(core) })
     }
 
@@ -189,95 +201,4 @@ async fn on<R: Send + 'static>(
         return env.spawn_blocking(work).result().await;
     }
     work.await
-}
-
-async fn find_schema(objects: &dyn Objects, create: Option<&str>) -> Result<Schema> {
-    if let Some((schema, _)) = load_schema(objects).await? {
-        return Ok(schema);
-    }
-    let address = &objects.properties().address;
-    let Some(key) = create else {
-        return Err(Error::not_found(format!("there is no index in {address}")));
-    };
-    let schema = Schema::new(key)?;
-    match objects.swap(&layout::index_schema(), None, &schema.to_bytes()).await? {
-        Swap::Written(_) => Ok(schema),
-        Swap::Lost => match load_schema(objects).await? {
-            Some((schema, _)) => Ok(schema),
-            None => Err(Error::damaged(format!("'datapackage.json' in {address} cannot be made"))),
-        },
-    }
-}
-
-async fn load_schema(objects: &dyn Objects) -> Result<Option<(Schema, Version)>> {
-    let Some(got) = objects.load(&layout::index_schema()).await? else { return Ok(None) };
-    Ok(Some((Schema::parse(&got.bytes)?, got.head.version)))
-}
-
-impl Core {
-    /// The columns as they were last read.
-    fn schema(&self) -> Arc<Schema> {
-        Arc::clone(&lock(&self.schema))
-    }
-
-    /// Reads the columns again.
-    async fn reload(&self) -> Result<Arc<Schema>> {
-        if let Some((schema, _)) = load_schema(&*self.objects).await? {
-            self.know(schema);
-        }
-        Ok(self.schema())
-    }
-
-    /// Keeps the columns that were read, unless more are known already.
-    fn know(&self, schema: Schema) {
-        let mut known = lock(&self.schema);
-        if schema.columns.len() >= known.columns.len() {
-            *known = Arc::new(schema);
-        }
-    }
-
-    /// Adds columns, for all to see before anything is written that needs them.
-    async fn grow(&self, columns: &[Column]) -> Result<Arc<Schema>> {
-        self.change_schema(|schema| schema.add(columns)).await
-    }
-
-    /// Names shards that were written in `datapackage.json`, if it does not name them yet. What fails is left to the next
-    /// compaction of the shard: other programs read the file, and nothing here goes by those names.
-    async fn name_shards(&self, shards: &[Shard]) {
-        if !Schema::clone(&self.schema()).name_shards(shards) {
-            return;
-        }
-        if let Err(error) = self.change_schema(|schema| Ok(schema.name_shards(shards))).await {
-            tracing::debug!(%error, "new shards were not named in 'datapackage.json'");
-        }
-    }
-
-    /// Reads `datapackage.json`, changes it, and swaps it; again if others are faster. `change` answers whether there was
-    /// anything to be changed.
-    async fn change_schema(
-        &self,
-        change: impl Fn(&mut Schema) -> Result<bool>,
-    ) -> Result<Arc<Schema>> {
-        for _ in 0..ROUNDS {
-            let there = load_schema(&*self.objects).await?;
-            let Some((mut schema, version)) = there else {
-                let address = &self.objects.properties().address;
-                return Err(Error::not_found(format!("there is no index in {address} any more")));
-            };
-            let changed = change(&mut schema)?;
-            let bytes = schema.to_bytes();
-            let written = !changed
-                || matches!(
-                    self.objects.swap(&layout::index_schema(), Some(&version), &bytes).await?,
-                    Swap::Written(_)
-                );
-            if written {
-                self.know(schema);
-                return Ok(self.schema());
-            }
-        }
-        let address = &self.objects.properties().address;
-        let message = format!("'datapackage.json' in {address} does not stay as it is");
-        Err(Error::new(crate::ErrorKind::Unavailable, message))
-    }
 }

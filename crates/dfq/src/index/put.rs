@@ -98,6 +98,7 @@ impl Core {
     /// The columns, with those that these records need. Records that cannot be stored are left to their own answers.
     async fn columns_for(&self, records: &[Record]) -> Result<Arc<Schema>> {
         let mut schema = self.schema();
+        self.check_named(&schema)?;
         for _ in 0..2 {
             let mut lacks: Vec<Column> = Vec::new();
             for record in records {
@@ -121,7 +122,7 @@ impl Core {
     }
 
     /// The rows of records, each with its answer.
-    async fn rows(&self, records: &[Record]) -> Result<Vec<Result<(String, Vec<u8>)>>> {
+    pub(super) async fn rows(&self, records: &[Record]) -> Result<Vec<Result<(String, Vec<u8>)>>> {
         let schema = self.columns_for(records).await?;
         let now = self.stamps.now(&*self.objects, &self.env).await?;
         let row = |record: &Record| -> Result<(String, Vec<u8>)> {
@@ -134,7 +135,11 @@ impl Core {
                 Manner::Theirs(_) => record.key.as_bytes().to_vec(),
             };
             schema.write_fields(&mut row, &record.fields);
-            row::trim(&mut row);
+            match schema.manner {
+                Manner::Ours => row::trim(&mut row),
+                // Its readers may count on every column.
+                Manner::Theirs(_) => row::pad(&mut row, schema.columns.len()),
+            }
             if row.len() >= LONGEST_ROW {
                 return Err(Error::invalid(format!(
                     "the record takes {} bytes, and the limit is {LONGEST_ROW}",

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 use super::record::Entry;
 use super::schema::{DELETED, IS_DELETED, Manner, Schema};
-use super::ulid::{Ulid, parse_time_text};
+use super::ulid::{Ulid, parse_time_text, read_time};
 use super::usv;
 
 const UPDATED_AT_AT: usize = 1;
@@ -41,6 +41,11 @@ pub(crate) fn begin(key: &str, stamp: &Stamp, deleted: bool) -> Vec<u8> {
     row
 }
 
+/// Makes a row as wide as the columns, for readers who count on that.
+pub(crate) fn pad(row: &mut Vec<u8>, columns: usize) {
+    row.extend(std::iter::repeat_n(usv::FIELD, columns.saturating_sub(usv::width(row))));
+}
+
 /// Takes away what stands for nulls at the end.
 pub(crate) fn trim(row: &mut Vec<u8>) {
     while row.last() == Some(&usv::FIELD) {
@@ -54,11 +59,17 @@ impl Schema {
         let by = |column| usv::field(one, column).cmp(usv::field(other, column));
         let first = match self.manner {
             Manner::Ours => by(UPDATED_AT_AT).then_with(|| by(ULID_AT)),
-            Manner::Theirs(Some(updated_at)) => by(updated_at),
+            Manner::Theirs(Some(updated_at)) => {
+                let time = |row| read_time(&String::from_utf8_lossy(usv::field(row, updated_at)));
+                time(one).cmp(&time(other)).then_with(|| by(updated_at))
+            }
             Manner::Theirs(None) => Ordering::Equal,
         };
-        // Nulls at the end may be written or left out.
-        first.then_with(|| trimmed(one).cmp(trimmed(other)))
+        match self.manner {
+            // Nulls at the end may be written or left out.
+            Manner::Ours => first.then_with(|| trimmed(one).cmp(trimmed(other))),
+            Manner::Theirs(_) => first.then_with(|| one.cmp(other)),
+        }
     }
 
     /// Whether a row says that its key was deleted.
@@ -101,9 +112,7 @@ impl Schema {
         let text = |column| String::from_utf8_lossy(usv::field(row, column)).into_owned();
         let (updated_at, ulid) = match self.manner {
             Manner::Ours => (parse_time_text(&text(UPDATED_AT_AT)), Some(text(ULID_AT))),
-            Manner::Theirs(column) => {
-                (column.and_then(|column| super::ulid::read_time(&text(column))), None)
-            }
+            Manner::Theirs(column) => (column.and_then(|column| read_time(&text(column))), None),
         };
         let key = String::from_utf8_lossy(usv::key_of(row)).into_owned();
         Some(Entry { key, fields: self.read_fields(row), updated_at, ulid, row: None })

@@ -1,7 +1,8 @@
 //! Reading all records, or those that are asked for.
 //!
 //! Invariant: a scan sees every put that returned before it came to the shard of its key, once and as it counts. It holds
-//! the inbox of one shard and a part of that shard in memory, never a whole shard. If a shard changes under its eyes, it
+//! the inbox of one shard and a part of that shard in memory, never a whole shard (of an index that another program made
+//! it holds one shard, which need not be sorted). If a shard changes under its eyes, it
 //! goes on after the last key in the new version.
 
 use std::collections::VecDeque;
@@ -11,16 +12,21 @@ use std::sync::Arc;
 use memchr::memchr;
 use serde_json::Value;
 
+use super::inbox::InboxFile;
 use super::merge::Ordered;
 use super::record::Entry;
-use super::schema::Schema;
+use super::schema::{Manner, Schema};
+use super::seeds::Flat;
 use super::{Core, Index, usv};
 use crate::error::{Error, Result};
-use crate::layout::{self, Shard};
+use crate::layout::Shard;
 use crate::store::Version;
 
 /// How much of a shard is read at a time.
 const PART: u64 = 1 << 20;
+
+/// Records handed out at a time of those that are in memory already.
+const MOST_AT_ONCE: usize = 1000;
 
 /// What is to be read.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +79,8 @@ pub struct Scan {
     index: Index,
     options: Arc<ScanOptions>,
     shards: std::ops::RangeInclusive<u8>,
+    /// What another program has put beside the inboxes, as listed at the beginning.
+    flat: Option<Flat>,
     cursor: Option<Cursor>,
     ready: VecDeque<Entry>,
 }
@@ -83,6 +91,8 @@ struct Cursor {
     schema: Arc<Schema>,
     /// What the inbox has from here on.
     news: Ordered,
+    /// All that there is, the shard too.
+    in_news: bool,
     /// What is read next, and of which version; `None` if nothing was read yet.
     place: Option<(Version, u64)>,
     /// The beginning of a row that is not here whole yet.
@@ -100,6 +110,7 @@ impl Index {
             index: self.clone(),
             options: Arc::new(options),
             shards: 0..=u8::MAX,
+            flat: None,
             cursor: None,
             ready: VecDeque::new(),
         }
@@ -134,7 +145,14 @@ impl Scan {
             None => {
                 let Some(number) = self.shards.clone().next() else { return Ok(false) };
                 let (shard, options) = (Shard::numbered(number), Arc::clone(&self.options));
-                let begin = |core: Arc<Core>| async move { core.begin(shard, &options).await };
+                if self.flat.is_none() {
+                    self.flat =
+                        Some(self.index.run(|core| async move { core.flat_seeds().await }).await?);
+                }
+                let flat = self.flat.as_ref().and_then(|flat| flat.get(&shard)).cloned();
+                let flat = flat.unwrap_or_default();
+                let begin =
+                    |core: Arc<Core>| async move { core.begin(shard, flat, &options).await };
                 let cursor = self.index.run(begin).await?;
                 self.shards.next();
                 cursor
@@ -158,20 +176,34 @@ impl Scan {
 
 impl Core {
     /// Reads the inbox of a shard, before anything of the shard.
-    async fn begin(&self, shard: Shard, options: &ScanOptions) -> Result<Cursor> {
-        let files = self.list_inbox(layout::inbox_of(Some(shard))).await?;
-        let schema = if files.is_empty() { self.schema() } else { self.reload().await? };
-        let news = self.take(&schema, &files).await?.rows;
+    async fn begin(
+        &self,
+        shard: Shard,
+        flat: Vec<InboxFile>,
+        options: &ScanOptions,
+    ) -> Result<Cursor> {
+        let mut news = self.take_all(shard, &flat).await?.rows;
+        // After the inbox was listed: whatever was put by then has its columns.
+        let schema = self.schema();
+        let in_news = schema.manner != Manner::Ours;
+        if in_news {
+            // It need not be sorted.
+            news.add_all(&schema, self.their_rows(shard, &schema).await?);
+        }
         let news = news.starting_at(options.prefix.as_bytes());
         let (place, rest, last_key) = (None, Vec::new(), Vec::new());
-        Ok(Cursor { shard, schema, news, place, rest, last_key, end: false })
+        Ok(Cursor { shard, schema, news, in_news, place, rest, last_key, end: false })
     }
 
     /// Reads the next part of a shard. A cursor is as it was after an error.
     async fn read_on(&self, cursor: &mut Cursor, options: &ScanOptions) -> Result<Vec<Entry>> {
-        let name = layout::index_shard(cursor.shard);
+        if cursor.in_news {
+            let mut out = Vec::new();
+            self.rest_of_news(cursor, options, &mut out);
+            return Ok(out);
+        }
         let at = cursor.place.as_ref().map_or(0, |(_, at)| *at);
-        let got = self.objects.load_part(&name, at..at + PART).await?;
+        let got = self.shard_part(cursor.shard, at..at + PART).await?.map(|(got, _)| got);
         let mut out = Vec::new();
         let Some(got) = got else {
             self.rest_of_news(cursor, options, &mut out);
@@ -212,6 +244,10 @@ impl Core {
     fn rest_of_news(&self, cursor: &mut Cursor, options: &ScanOptions, out: &mut Vec<Entry>) {
         while let Some((_, row)) = cursor.news.next() {
             cursor.hand_out(&row, options, out);
+            if out.len() >= MOST_AT_ONCE {
+                cursor.in_news = true;
+                return;
+            }
         }
         cursor.end = true;
     }

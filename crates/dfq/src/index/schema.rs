@@ -5,11 +5,13 @@
 //! kind: the first resource is ours, and its `path` names every shard that has been written, because readers of data
 //! packages expand no patterns. A shard is named after it was written, so every name leads to a file.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 use super::record::Record;
 use super::ulid::read_time;
-use super::usv;
+use super::usv::{self, RowEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Shard};
 
@@ -111,18 +113,24 @@ impl Kind {
         }
     }
 
-    /// Appends a value that the column takes.
-    fn write(self, out: &mut Vec<u8>, value: &Value) {
+    /// The text of a value that the column takes; none for null.
+    fn text(self, value: &Value) -> Option<Cow<'_, str>> {
         match value {
-            Value::Null => {}
-            Value::String(text) if self != Self::Json => usv::escape(out, text),
-            value => usv::escape(out, &value.to_string()),
+            Value::Null => None,
+            Value::String(text) if self != Self::Json => Some(text.into()),
+            value => Some(value.to_string().into()),
         }
     }
 
     /// What a field stands for. What is not of this type is text: others may have written it.
-    fn read(self, field: &[u8]) -> Value {
-        let Some(text) = usv::unescape(field) else { return Value::Null };
+    fn read(self, field: &[u8], manner: Manner) -> Value {
+        let text = match manner {
+            Manner::Ours => usv::unescape(field),
+            Manner::Theirs(_) => {
+                Some(String::from_utf8_lossy(field)).filter(|text| !text.is_empty())
+            }
+        };
+        let Some(text) = text else { return Value::Null };
         let parsed = match self {
             Self::String | Self::Datetime => None,
             Self::Integer | Self::Float => {
@@ -179,6 +187,8 @@ pub(crate) enum Manner {
 pub(crate) struct Schema {
     pub(crate) columns: Vec<Column>,
     pub(crate) manner: Manner,
+    /// The names are known. Of an index that another program made they may not be.
+    pub(crate) named: bool,
     /// The whole file.
     file: Value,
 }
@@ -190,30 +200,52 @@ impl Schema {
         let ours = [(UPDATED_AT, Kind::Datetime), (ULID, Kind::String), (DELETED, Kind::Boolean)];
         let mut columns = vec![Column::new(key, Kind::String)];
         columns.extend(ours.map(|(name, kind)| Column::new(name, kind)));
-        let fields: Vec<Value> = columns.iter().map(describe).collect();
-        let file = json!({
-            "name": "index",
-            FORMAT: NEWEST,
-            "resources": [{
-                "name": "shards",
-                // Until there is a shard to be named.
-                "path": "shards/*.usv",
-                "format": "csv",
-                "mediatype": "text/csv",
-                "encoding": "utf-8",
-                "dialect": {
-                    "header": false,
-                    "csv": {
-                        "delimiter": "\u{1f}",
-                        "lineTerminator": "\n",
-                        "quoteChar": "\u{1e}",
-                        "doubleQuote": false,
-                    },
-                },
-                "schema": { "fields": fields, "primaryKey": [key], "missingValues": [""] },
-            }],
-        });
-        Ok(Self { columns, manner: Manner::Ours, file })
+        let mut file = package(&columns, "\n", "\u{1e}");
+        file[FORMAT] = NEWEST.into();
+        Ok(Self { columns, manner: Manner::Ours, named: true, file })
+    }
+
+    /// The columns of an index that another program made, as somebody names them.
+    pub(crate) fn of_theirs(columns: Vec<Column>, end: RowEnd) -> Result<Self> {
+        let Some(key) = columns.first() else {
+            return Err(Error::invalid("name at least one column, the key"));
+        };
+        if key.kind != Kind::String {
+            return Err(Error::invalid(format!(
+                "the key's column '{}' must be a string",
+                key.name
+            )));
+        }
+        for (at, column) in columns.iter().enumerate() {
+            check_name(&column.name)?;
+            if columns[..at].iter().any(|before| before.name == column.name) {
+                return Err(Error::invalid(format!("two columns are called '{}'", column.name)));
+            }
+        }
+        // A quote character that cannot occur: U+001E ends rows here.
+        let file = package(&columns, &String::from_utf8_lossy(end.bytes()), "\u{1d}");
+        let manner = manner_of(&columns);
+        Ok(Self { columns, manner, named: true, file })
+    }
+
+    /// So many columns, of which nobody has told the names.
+    pub(crate) fn unnamed(columns: usize) -> Self {
+        let name = |number| match number {
+            1 => "key".to_owned(),
+            number => format!("column_{number}"),
+        };
+        let column = |number| Column::new(name(number), Kind::String);
+        let columns = (1..=columns.max(1)).map(column).collect();
+        Self { columns, manner: Manner::Theirs(None), named: false, file: Value::Null }
+    }
+
+    /// How rows end, if the file says so.
+    pub(crate) fn row_end(&self) -> Option<RowEnd> {
+        let dialect = &self.file["resources"][0]["dialect"];
+        let said = [&dialect["csv"]["lineTerminator"], &dialect["lineTerminator"]];
+        let said = said.into_iter().find_map(Value::as_str)?;
+        let all = [RowEnd::Newline, RowEnd::Record, RowEnd::RecordAndNewline];
+        all.into_iter().find(|end| end.bytes() == said.as_bytes())
     }
 
     /// Reads the file.
@@ -233,20 +265,13 @@ impl Schema {
             let name = field["name"].as_str().ok_or_else(|| wrong("a column has no name"))?;
             columns.push(Column::new(name, Kind::parse(field["type"].as_str().unwrap_or(""))));
         }
-        let ours = [UPDATED_AT, ULID, DELETED];
-        let names = columns.iter().skip(1).map(|column| column.name.as_str());
-        let is_ours = names.take(3).eq(ours);
-        if columns.is_empty() || (format.is_some() && !is_ours) {
+        let manner = manner_of(&columns);
+        if columns.is_empty() || (format.is_some() && manner != Manner::Ours) {
             return Err(wrong(
                 "its first columns are not the key, _updated_at, _ulid and _deleted",
             ));
         }
-        let manner = if is_ours {
-            Manner::Ours
-        } else {
-            Manner::Theirs(columns.iter().position(|column| column.name == THEIR_UPDATED_AT))
-        };
-        Ok(Self { columns, manner, file })
+        Ok(Self { columns, manner, named: true, file })
     }
 
     /// The file.
@@ -297,7 +322,7 @@ impl Schema {
                     }
                     lacks.push(Column::new(name, kind));
                 }
-                Some(column) if column.kind.takes(value) => {}
+                Some(column) if column.kind.takes(value) => self.check_raw(name, column, value)?,
                 Some(column) if column.kind == Kind::Integer && kind == Kind::Float => {
                     lacks.push(Column::new(name, kind));
                 }
@@ -314,6 +339,20 @@ impl Schema {
         Ok(lacks)
     }
 
+    /// An index of another program has no escapes.
+    fn check_raw(&self, name: &str, column: &Column, value: &Value) -> Result<()> {
+        let separates = |c: char| matches!(c, '\u{1e}' | '\u{1f}' | '\n' | '\r');
+        let text = column.kind.text(value).unwrap_or_default();
+        match text.chars().find(|c| self.manner != Manner::Ours && separates(*c)) {
+            None => Ok(()),
+            Some(c) => Err(Error::invalid(format!(
+                "field '{name}' holds U+{:04X}, which separates rows or fields in this index, and it has no \
+                 way to write that differently",
+                u32::from(c)
+            ))),
+        }
+    }
+
     /// Appends columns, or makes them wider. Whether that changed anything.
     pub(crate) fn add(&mut self, columns: &[Column]) -> Result<bool> {
         let mut changed = false;
@@ -326,6 +365,12 @@ impl Schema {
                     changed = true;
                 }
                 Some(_) => {}
+                None if self.manner != Manner::Ours => {
+                    return Err(Error::invalid(format!(
+                        "this index has no column '{}', and it keeps the columns that it has",
+                        column.name
+                    )));
+                }
                 None if self.columns.len() >= MOST_COLUMNS => {
                     return Err(Error::invalid(format!(
                         "the index has {MOST_COLUMNS} columns, which is the limit; put fields that \
@@ -346,6 +391,9 @@ impl Schema {
     /// Names shards that have been written, for programs that read data packages. Whether any was new. An index that
     /// another program made says itself where its files are.
     pub(crate) fn name_shards(&mut self, shards: &[Shard]) -> bool {
+        if self.manner != Manner::Ours {
+            return false;
+        }
         let path = &mut self.file["resources"][0]["path"];
         let mut names: Vec<String> = match path.as_array() {
             Some(names) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
@@ -354,7 +402,7 @@ impl Schema {
         let named = names.len();
         for shard in shards {
             let name = layout::index_shard(*shard).as_str().to_owned();
-            if self.manner == Manner::Ours && !names.contains(&name) {
+            if !names.contains(&name) {
                 names.push(name);
             }
         }
@@ -381,7 +429,12 @@ impl Schema {
             };
             row.extend(std::iter::repeat_n(usv::FIELD, nulls));
             nulls = 0;
-            column.kind.write(row, value);
+            let text = column.kind.text(value).unwrap_or_default();
+            match self.manner {
+                Manner::Ours => usv::escape(row, &text),
+                // Its readers know of no escapes.
+                Manner::Theirs(_) => row.extend(text.as_bytes()),
+            }
         }
     }
 
@@ -397,7 +450,8 @@ impl Schema {
     pub(crate) fn read_fields(&self, row: &[u8]) -> Map<String, Value> {
         let first = self.first_field();
         let fields = self.columns.iter().zip(usv::fields(row)).skip(first);
-        let read = fields.map(|(column, field)| (column.name.clone(), column.kind.read(field)));
+        let read = fields
+            .map(|(column, field)| (column.name.clone(), column.kind.read(field, self.manner)));
         read.filter(|(_, value)| !value.is_null()).collect()
     }
 
@@ -405,6 +459,40 @@ impl Schema {
     pub(crate) fn fits(&self, record: &Record) -> Result<bool> {
         Ok(self.lacks(&record.fields)?.is_empty())
     }
+}
+
+fn manner_of(columns: &[Column]) -> Manner {
+    let names = columns.iter().skip(1).map(|column| column.name.as_str());
+    match names.take(3).eq([UPDATED_AT, ULID, DELETED]) {
+        true => Manner::Ours,
+        false => Manner::Theirs(columns.iter().position(|column| column.name == THEIR_UPDATED_AT)),
+    }
+}
+
+/// The file. The quote character is one that does not occur, since Frictionless wants one.
+fn package(columns: &[Column], row_end: &str, quote: &str) -> Value {
+    let fields: Vec<Value> = columns.iter().map(describe).collect();
+    let key = columns.first().map_or("", |column| column.name.as_str());
+    json!({
+        "name": "index",
+        "resources": [{
+            "name": "shards",
+            "path": "shards/*.usv",
+            "format": "csv",
+            "mediatype": "text/csv",
+            "encoding": "utf-8",
+            "dialect": {
+                "header": false,
+                "csv": {
+                    "delimiter": "\u{1f}",
+                    "lineTerminator": row_end,
+                    "quoteChar": quote,
+                    "doubleQuote": false,
+                },
+            },
+            "schema": { "fields": fields, "primaryKey": [key], "missingValues": [""] },
+        }],
+    })
 }
 
 fn describe(column: &Column) -> Value {

@@ -103,10 +103,56 @@ pub(crate) fn rows(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| *byte == END).filter(move |_| !empty)
 }
 
-/// The rows of another program's file: they end with a newline, with U+001E, or with both.
-pub(crate) fn foreign_rows(text: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let rows = text.split(|byte| matches!(*byte, END | RECORD));
-    rows.filter(|row| !row.is_empty())
+/// How rows of another program end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowEnd {
+    Newline,
+    Record,
+    RecordAndNewline,
+}
+
+impl RowEnd {
+    pub(crate) fn bytes(self) -> &'static [u8] {
+        match self {
+            Self::Newline => &[END],
+            Self::Record => &[RECORD],
+            Self::RecordAndNewline => &[RECORD, END],
+        }
+    }
+
+    /// How the first row of a text ends; `None` if it has no end.
+    pub(crate) fn of(text: &[u8]) -> Option<Self> {
+        match memchr(RECORD, text) {
+            Some(at) if text.get(at + 1) == Some(&END) => Some(Self::RecordAndNewline),
+            Some(_) => Some(Self::Record),
+            None => memchr(END, text).map(|_| Self::Newline),
+        }
+    }
+}
+
+/// The rows of another program's file. They end with U+001E and perhaps a newline, or, where there is no U+001E, with
+/// a newline. Where rows end with U+001E, a value may hold a newline; a row that has more than `columns` that way is many
+/// rows, of a file that two programs have written into.
+pub(crate) fn foreign_rows(text: &[u8], columns: usize) -> Vec<&[u8]> {
+    let lines = |text| <[u8]>::split(text, |byte| *byte == END).filter(|row| !row.is_empty());
+    if memchr(RECORD, text).is_none() {
+        return lines(text).collect();
+    }
+    let mut rows = Vec::new();
+    for row in text.split(|byte| *byte == RECORD) {
+        let row = row.strip_prefix(&[END]).unwrap_or(row);
+        match row {
+            [] => {}
+            row if width(row) > columns && memchr(END, row).is_some() => rows.extend(lines(row)),
+            row => rows.push(row),
+        }
+    }
+    rows
+}
+
+/// Whether another program's file ends with the end of a row.
+pub(crate) fn is_whole(text: &[u8]) -> bool {
+    matches!(text.last(), Some(&(END | RECORD)))
 }
 
 #[cfg(test)]
@@ -141,7 +187,7 @@ mod tests {
 
         #[test]
         fn anything_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            for row in rows(&bytes).chain(foreign_rows(&bytes)) {
+            for row in rows(&bytes).chain(foreign_rows(&bytes, 3)) {
                 for field in fields(row) {
                     let _ = unescape(field);
                 }
@@ -163,7 +209,17 @@ mod tests {
         assert_eq!(split(b""), [b""; 0]);
         assert_eq!(split(b"a\n"), [b"a"]);
         assert_eq!(split(b"a\nb"), [b"a", b"b"]);
-        let foreign = |text: &'static [u8]| foreign_rows(text).collect::<Vec<_>>();
-        assert_eq!(foreign(b"a\x1e\nb\x1ec\nd"), [b"a", b"b", b"c", b"d"]);
+        let foreign = |text: &'static [u8]| foreign_rows(text, 2);
+        assert_eq!(foreign(b"a\x1e\nb\x1ec\nd"), [&b"a"[..], b"b", b"c\nd"]);
+        assert_eq!(foreign(b"a\x1f1\nb\x1f2\x1e\n"), [b"a\x1f1", b"b\x1f2"]);
+        assert_eq!(foreign(b"a\n\nb\n"), [b"a", b"b"]);
+        for (text, end) in [
+            (&b"a\x1e\nb"[..], Some(RowEnd::RecordAndNewline)),
+            (b"a\x1eb", Some(RowEnd::Record)),
+            (b"a\nb", Some(RowEnd::Newline)),
+            (b"a", None),
+        ] {
+            assert_eq!(RowEnd::of(text), end);
+        }
     }
 }

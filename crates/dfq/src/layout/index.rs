@@ -7,14 +7,16 @@
 //! inbox/<sh>/%bundle.<ulid>.usv        many records of a shard, sorted by key
 //! shards/<sh>.usv                      the compacted shard (swapped)
 //! shards/<sh>.idx  <sh>.lock           where its blocks begin; who compacts it
+//! shards/<sh>.seen                     records of other programs that were merged and had to stay (buckets)
 //! aside/…                              what must not be merged, or was not ours
+//! <key>.usv  inbox/<key>.usv  inbox/<sh>/<key>.usv   one record of another program
 //! ```
 //! `<key>` is encoded as ids are, `<sh>` the first byte of the key's SHA-256 in hex. No encoded key begins with `%bundle`,
 //! because only hex digits follow a percent sign.
 
 use sha2::{Digest, Sha256};
 
-use super::{Shard, Swapped, below, decode, encode};
+use super::{Shard, Swapped, VERSIONS, below, decode, encode, parse_version_name};
 
 /// The most bytes of a compacted shard.
 pub(crate) const LARGEST_SHARD: u64 = 1 << 30;
@@ -29,6 +31,9 @@ pub(crate) const ASIDE: &str = "aside";
 pub(crate) const MANIFEST: &str = "manifest.json";
 
 const USV: &str = ".usv";
+const BLOCKS: &str = ".idx";
+const LOCK: &str = ".lock";
+const SEEN: &str = ".seen";
 const BUNDLE: &str = "%bundle";
 
 /// How many characters a ulid has.
@@ -68,12 +73,12 @@ pub(crate) fn index_shard(shard: Shard) -> Swapped {
 
 /// Where the blocks of a compacted shard begin.
 pub(crate) fn shard_blocks(shard: Shard) -> String {
-    in_shards(shard, ".idx")
+    in_shards(shard, BLOCKS)
 }
 
 /// Who compacts a shard.
 pub(crate) fn shard_lock(shard: Shard) -> String {
-    in_shards(shard, ".lock")
+    in_shards(shard, LOCK)
 }
 
 fn in_shards(shard: Shard, ending: &str) -> String {
@@ -141,8 +146,11 @@ pub(crate) enum InboxName {
         /// The ulid of the file.
         ulid: String,
     },
-    /// One record of another program (`<key>.usv`), at the inbox's root or in a shard.
-    Seed,
+    /// One record of another program (`<key>.usv`), which may replace it at any time.
+    Seed {
+        /// Whose it is by its name.
+        key: String,
+    },
 }
 
 /// What a path below the index's root stands for in the inbox, and in which shard it is; `None` if it is
@@ -158,9 +166,78 @@ pub(crate) fn parse_inbox(path: &str) -> Option<(Shard, InboxName)> {
             let (key, ulid) = (decode(key)?, ulid.to_owned());
             Some((shard, InboxName::Record { key, ulid }))
         }
-        _ if !stem.is_empty() && !stem.starts_with('.') => Some((shard, InboxName::Seed)),
-        _ => None,
+        _ => Some((shard, InboxName::Seed { key: seed_key(stem)? })),
     }
+}
+
+fn seed_key(stem: &str) -> Option<String> {
+    let key = decode(stem).unwrap_or_else(|| stem.to_owned());
+    (!key.is_empty() && !key.starts_with('.') && !stem.starts_with(BUNDLE)).then_some(key)
+}
+
+/// The two folders in which another program may keep records of all shards.
+pub(crate) fn flat_inboxes() -> [String; 2] {
+    [String::new(), below(INBOX, "")]
+}
+
+/// What a path stands for right in one of the [`flat_inboxes`].
+pub(crate) fn parse_flat(path: &str) -> Option<(Shard, InboxName)> {
+    let name = path.strip_prefix(&below(INBOX, "")).unwrap_or(path);
+    let key = seed_key(name.strip_suffix(USV).filter(|stem| !stem.contains('/'))?)?;
+    Some((Shard::of_key(&key), InboxName::Seed { key }))
+}
+
+/// All names that another program may give the record of a key.
+pub(crate) fn seeds_of_key(key: &str) -> Vec<String> {
+    let mut stems = vec![encoded(key)];
+    if !key.contains('/') && stems[0] != key {
+        stems.push(key.to_owned());
+    }
+    let [root, inbox] = flat_inboxes();
+    let shard = inbox_of(Some(Shard::of_key(key)));
+    let names = |folder: String| stems.iter().map(move |stem| format!("{folder}{stem}{USV}"));
+    [root, inbox, shard].into_iter().flat_map(names).collect()
+}
+
+/// Records of other programs that were merged into a shard and had to stay where they are.
+pub(crate) fn shard_seen(shard: Shard) -> String {
+    in_shards(shard, SEEN)
+}
+
+/// What a file beside the shards is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShardFile {
+    /// A shard.
+    Rows,
+    /// Its block index.
+    Blocks,
+    /// Its lock.
+    Lock,
+    /// What was seen of other programs' records.
+    Seen,
+}
+
+/// What a path among the shards stands for; `None` if it is somebody else's.
+pub(crate) fn parse_shards(path: &str) -> Option<(Shard, ShardFile)> {
+    let name = path.strip_prefix(SHARDS)?.strip_prefix('/')?;
+    let (shard, ending) = name.split_at_checked(2)?;
+    let kind = match ending {
+        USV => ShardFile::Rows,
+        BLOCKS => ShardFile::Blocks,
+        LOCK => ShardFile::Lock,
+        SEEN => ShardFile::Seen,
+        _ => return None,
+    };
+    Some((Shard::parse(shard)?, kind))
+}
+
+/// Whether a path among the versions that a directory keeps is one of an index.
+pub(crate) fn is_version_of_index(path: &str) -> bool {
+    let rest = path.strip_prefix(VERSIONS).and_then(|rest| rest.strip_prefix('/'));
+    let Some((name, number)) = rest.and_then(|rest| rest.rsplit_once('/')) else { return false };
+    let known =
+        name == index_schema().as_str() || matches!(parse_shards(name), Some((_, ShardFile::Rows)));
+    known && parse_version_name(number).is_some()
 }
 
 fn is_ulid(text: &str) -> bool {

@@ -117,6 +117,10 @@ impl<O: Objects> Objects for Faulty<O> {
         call(&self.plan, "remove", self.inner.remove(names, until)).await
     }
 
+    async fn rename(&self, from: &str, to: &str) -> Result<bool> {
+        call(&self.plan, "rename", self.inner.rename(from, to)).await
+    }
+
     fn list(&self, what: List) -> Box<dyn Listing> {
         Box::new(FaultyListing { inner: self.inner.list(what), plan: Arc::clone(&self.plan) })
     }

@@ -133,6 +133,10 @@ impl<O: Objects> Objects for KeyTree<O> {
         self.objects().remove(names, until).await
     }
 
+    async fn rename(&self, from: &str, to: &str) -> Result<bool> {
+        self.objects().rename(from, to).await
+    }
+
     fn list(&self, what: List) -> Box<dyn Listing> {
         self.objects().list(what)
     }

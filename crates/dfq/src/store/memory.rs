@@ -149,6 +149,14 @@ impl Objects for MemoryObjects {
         Ok(())
     }
 
+    async fn rename(&self, from: &str, to: &str) -> Result<bool> {
+        let mut values = lock(&self.values);
+        let moved = values.by_name.remove(from);
+        let found = moved.is_some();
+        values.by_name.extend(moved.map(|value| (to.to_owned(), value)));
+        Ok(found)
+    }
+
     fn list(&self, what: List) -> Box<dyn Listing> {
         let start = match &what {
             List::Below { prefix, after: Some(after) } if after >= prefix => {

@@ -233,6 +233,15 @@ pub trait Objects: Send + Sync + 'static {
     /// the monotonic time `until`, because by then the name may have another use (decision 19).
     async fn remove(&self, names: &[String], until: Duration) -> Result<()>;
 
+    /// Moves whatever a name holds by then to a name that nobody else uses, in one step; whether there was anything to
+    /// move. Only where a store can do that: a bucket cannot, and answers
+    /// [`Unsupported`](crate::ErrorKind::Unsupported).
+    async fn rename(&self, from: &str, _to: &str) -> Result<bool> {
+        let provider = self.properties().provider;
+        let message = format!("{provider} cannot give '{from}' another name");
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+
     /// Lists names in the order of their bytes. Whether names that are swapped appear is up to the store: callers of
     /// swap know their names.
     fn list(&self, what: List) -> Box<dyn Listing>;
@@ -284,6 +293,10 @@ impl<O: Objects + ?Sized> Objects for Arc<O> {
 
     async fn remove(&self, names: &[String], until: Duration) -> Result<()> {
         (**self).remove(names, until).await
+    }
+
+    async fn rename(&self, from: &str, to: &str) -> Result<bool> {
+        (**self).rename(from, to).await
     }
 
     fn list(&self, what: List) -> Box<dyn Listing> {

@@ -118,6 +118,10 @@ impl<O: Objects> Objects for Retrying<O> {
         patiently!(self.patience(), self.inner.remove(names, until))
     }
 
+    async fn rename(&self, from: &str, to: &str) -> Result<bool> {
+        patiently!(self.patience(), self.inner.rename(from, to))
+    }
+
     fn list(&self, what: List) -> Box<dyn Listing> {
         Box::new(RetryingListing { inner: self.inner.list(what), env: self.env.clone() })
     }

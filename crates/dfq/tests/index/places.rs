@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dfq::index::Index;
 use dfq::options::S3Options;
 use dfq::store::Objects;
+use dfq::store::bucket::Bucket;
 use dfq::store::memory::MemoryObjects;
 use dfq::store::retrying::Retrying;
 use dfq::{Env, OpenOptions};
@@ -70,5 +71,74 @@ pub(crate) fn s3_options(server: &Server) -> S3Options {
         region: Some("us-east-1".to_owned()),
         credentials: Some((key.to_owned(), secret.to_owned())),
         ..S3Options::default()
+    }
+}
+
+impl Place {
+    /// Something that the store has, by its name; the plain name, in a folder.
+    pub(crate) async fn read(&self, name: &str) -> Option<Vec<u8>> {
+        match self {
+            Self::Memory(memory) => memory.get(name, None).await.unwrap().map(|got| got.bytes),
+            Self::Folder(dir) => std::fs::read(dir.path().join(name)).ok(),
+            Self::Bucket(_) => {
+                self.objects().await.get(name, None).await.unwrap().map(|got| got.bytes)
+            }
+        }
+    }
+
+    /// Writes a file as another program does.
+    pub(crate) async fn write(&self, name: &str, bytes: &[u8]) {
+        match self {
+            Self::Memory(memory) => memory.put(name, bytes).await.unwrap(),
+            Self::Folder(dir) => {
+                let path = dir.path().join(name);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                let tmp = path.with_extension("other-program");
+                std::fs::write(&tmp, bytes).unwrap();
+                std::fs::rename(&tmp, &path).unwrap();
+            }
+            Self::Bucket(_) => self.objects().await.put(name, bytes).await.unwrap(),
+        }
+    }
+
+    /// All names, without a folder's workshops.
+    pub(crate) async fn names(&self) -> Vec<String> {
+        let objects = self.objects().await;
+        let mut listing = objects.list(dfq::store::objects::List::below(""));
+        let mut names = Vec::new();
+        loop {
+            let part = listing.next(1000).await.unwrap();
+            names.extend(part.files.into_iter().map(|file| file.name));
+            if part.end {
+                names.retain(|name| !name.starts_with("tmp/"));
+                return names;
+            }
+        }
+    }
+
+    /// The names and contents below, without an index.
+    pub(crate) async fn objects(&self) -> Arc<dyn Objects> {
+        let env = Env::system();
+        match self {
+            Self::Memory(memory) => Arc::new(memory.clone()),
+            Self::Folder(dir) => {
+                Arc::new(dfq::store::fs::Filesystem::open(dir.path(), env).unwrap())
+            }
+            Self::Bucket(server) => {
+                let address = format!("s3://{}/some/where", server.bucket());
+                let dfq::Address::Bucket(address) = address.parse().unwrap() else {
+                    unreachable!("it is a bucket's")
+                };
+                let (options, meter) = (s3_options(server), dfq::meter::Meter::default());
+                Arc::new(Bucket::open(&address, &options, env, meter).await.unwrap())
+            }
+        }
+    }
+
+    /// The index at this place as it is, made by whoever made it.
+    pub(crate) async fn existing(&self) -> dfq::Result<Index> {
+        let env = Env::system();
+        let objects: Arc<dyn Objects> = Arc::new(Retrying::new(self.objects().await, env.clone()));
+        Index::over(objects, env, None, None).await
     }
 }

@@ -75,8 +75,14 @@ pub struct CompactReport {
     pub failed: Vec<String>,
 }
 
-/// A shard to be compacted, and what is known of its inbox.
-type Job = (Shard, Option<Vec<InboxFile>>);
+/// A shard to be compacted.
+struct Job {
+    shard: Shard,
+    /// What its inbox has, if that was listed.
+    listed: Option<Vec<InboxFile>>,
+    /// What lies beside its inbox, put by another program.
+    flat: Vec<InboxFile>,
+}
 
 /// A page of the inbox.
 enum Page {
@@ -108,13 +114,7 @@ impl Index {
         .await;
         let mut tally = std::mem::take(&mut *lock(&work.tally));
         let counts = std::mem::take(&mut tally.counts);
-        self.run(|core| async move {
-            let written = counts.iter().filter(|(_, counts)| counts.bytes > 0);
-            let written: Vec<Shard> = written.map(|(shard, _)| *shard).collect();
-            core.name_shards(&written).await;
-            core.note_counts(counts).await;
-        })
-        .await;
+        self.run(|core| async move { core.note_counts(counts).await }).await;
         match tally.errors.into_iter().next() {
             Some(error) if tally.report.shards == 0 => Err(error),
             _ => Ok(tally.report),
@@ -140,24 +140,27 @@ struct Tally {
 
 impl Core {
     async fn jobs(&self, all: bool) -> Result<Vec<Job>> {
-        Ok(match self.random_page().await? {
+        let mut flat = self.flat_seeds().await?;
+        let mut job = |shard, listed| {
+            let flat = flat.remove(&shard).unwrap_or_default();
+            Job { shard, listed, flat }
+        };
+        let mut jobs: Vec<Job> = match self.random_page().await? {
             Page::Whole(files) => {
                 let mut shards: BTreeMap<Shard, Vec<InboxFile>> = BTreeMap::new();
                 for file in files {
                     shards.entry(file.shard).or_default().push(file);
                 }
-                let mut jobs: Vec<Job> =
-                    shards.into_iter().map(|(shard, files)| (shard, Some(files))).collect();
-                self.env.shuffle(&mut jobs);
-                jobs
+                let listed: Vec<Job> =
+                    shards.into_iter().map(|(shard, files)| job(shard, Some(files))).collect();
+                let rest = flat.into_iter().map(|(shard, flat)| Job { shard, listed: None, flat });
+                listed.into_iter().chain(rest).collect()
             }
-            Page::Part(_) if all => {
-                let mut jobs: Vec<Job> = layout::all_shards().map(|shard| (shard, None)).collect();
-                self.env.shuffle(&mut jobs);
-                jobs
-            }
-            Page::Part(files) => vec![(files[self.env.below(files.len())].shard, None)],
-        })
+            Page::Part(_) if all => layout::all_shards().map(|shard| job(shard, None)).collect(),
+            Page::Part(files) => vec![job(files[self.env.below(files.len())].shard, None)],
+        };
+        self.env.shuffle(&mut jobs);
+        Ok(jobs)
     }
 
     /// A page of the inbox from a random shard on.
@@ -187,9 +190,7 @@ impl Core {
         let mut listing = self.objects.list(what);
         loop {
             let part = listing.next(PAGE).await?;
-            let ours = part.files.into_iter();
-            let files: Vec<InboxFile> =
-                ours.filter_map(|file| InboxFile::new(file.name, file.head.size)).collect();
+            let files: Vec<InboxFile> = part.files.into_iter().filter_map(InboxFile::new).collect();
             if part.end || !files.is_empty() {
                 return Ok((files, part.end));
             }
@@ -198,8 +199,8 @@ impl Core {
 
     async fn work_off(&self, work: &Work) {
         while !work.options.stop.is_cancelled() {
-            let Some((shard, listed)) = lock(&work.jobs).pop_front() else { return };
-            let outcome = self.compact_shard(shard, listed, work.options.lock).await;
+            let Some(Job { shard, listed, flat }) = lock(&work.jobs).pop_front() else { return };
+            let outcome = self.compact_shard(shard, listed, flat, work.options.lock).await;
             let mut tally = lock(&work.tally);
             tally.add(shard, outcome);
             let done = tally.done;

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use rustix::io::Errno;
 
 use super::publish::parent;
-use super::{Filesystem, Inner, Meta, Sys};
+use super::{Filesystem, Inner, Meta, PRUNED_RETRIES, Sys};
 use crate::error::Result;
 use crate::layout::{self, Swapped};
 use crate::store::objects::{Got, Head, List, Listed, Listing, Objects, Part, Swap, Version};
@@ -79,6 +79,26 @@ impl<S: Sys> Inner<S> {
         self.sync_names(parent(name))
     }
 
+    fn rename(&self, from: &str, to: &str) -> Result<bool> {
+        for _ in 0..PRUNED_RETRIES {
+            self.ensure_dir(parent(to), true)?;
+            match self.sys.rename(&self.root, from, &self.root, to) {
+                Ok(()) => {
+                    self.sync_names(parent(to))?;
+                    // Only then may the old name be gone for good.
+                    self.sync_names(parent(from))?;
+                    return Ok(true);
+                }
+                Err(Errno::NOENT) if self.sys.exists(&self.root, from) == Ok(true) => {
+                    self.forget_dir(parent(to));
+                }
+                Err(Errno::NOENT | Errno::STALE) => return Ok(false),
+                Err(errno) => return Err(self.failed("rename", from, errno)),
+            }
+        }
+        Err(self.failed("rename", from, Errno::NOENT))
+    }
+
     pub(super) fn remove(&self, names: &[String]) -> Result<()> {
         for name in names {
             match self.sys.unlink(&self.root, name) {
@@ -119,6 +139,10 @@ impl<S: Sys> Objects for Filesystem<S> {
 
     async fn remove(&self, names: &[String], _: Duration) -> Result<()> {
         self.inner.remove(names) // done when it returns, so none arrives late
+    }
+
+    async fn rename(&self, from: &str, to: &str) -> Result<bool> {
+        self.inner.rename(from, to)
     }
 
     fn list(&self, what: List) -> Box<dyn Listing> {
