@@ -313,13 +313,7 @@ impl Schema {
                     )));
                 }
                 None => {
-                    check_name(name)?;
-                    if name == self.key_column() || name.starts_with('_') {
-                        return Err(Error::invalid(format!(
-                            "a field cannot be called '{name}': names that begin with '_' and the \
-                             name of the key are taken"
-                        )));
-                    }
+                    self.check_field(name)?;
                     lacks.push(Column::new(name, kind));
                 }
                 Some(column) if column.kind.takes(value) => self.check_raw(name, column, value)?,
@@ -327,8 +321,7 @@ impl Schema {
                     lacks.push(Column::new(name, kind));
                 }
                 Some(column) => {
-                    let mut shown: String = value.to_string().chars().take(40).collect();
-                    shown = shown.escape_debug().to_string();
+                    let shown: String = value.to_string().chars().take(40).collect();
                     return Err(Error::invalid(format!(
                         "field '{name}' holds {shown}, and its column is of type {}",
                         column.kind.name()
@@ -351,6 +344,18 @@ impl Schema {
                 u32::from(c)
             ))),
         }
+    }
+
+    /// An error if a field of ours cannot have this name.
+    fn check_field(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        if name == self.key_column() || name.starts_with('_') {
+            return Err(Error::invalid(format!(
+                "a field cannot be called '{name}': names that begin with '_' and the name of the key \
+                 are taken"
+            )));
+        }
+        Ok(())
     }
 
     /// Appends columns, or makes them wider. Whether that changed anything.
@@ -378,7 +383,7 @@ impl Schema {
                     )));
                 }
                 None => {
-                    check_name(&column.name)?;
+                    self.check_field(&column.name)?;
                     self.columns.push(column.clone());
                     self.described()?.push(describe(column));
                     changed = true;
