@@ -85,6 +85,7 @@ pub(crate) enum Command {
     Gc(c::gc::Gc),
     Supervise(c::supervise::Supervise),
     Conflicts(c::conflicts::Conflicts),
+    Index(c::index::IndexCommand),
     Check(c::check::Check),
     Wait(c::wait::Wait),
     Export(c::export::Export),

@@ -18,6 +18,8 @@ use dfq::{Env, ErrorKind, OpenOptions, Queue, Settings};
 use crate::args::Global;
 use crate::exit::invalid;
 
+mod index;
+
 /// How long queues may take at the end to do what they have put off.
 const CLOSED_WITHIN: Duration = Duration::from_secs(15);
 
@@ -75,6 +77,7 @@ impl Context {
         match dfq::open(&target.address, self.access(&target, options)).await {
             Ok(opened) => Ok(self.keep(opened)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.refuse_index(&target.address).await?;
                 let hint = "the first `dfq push` makes it, or `dfq init`";
                 // That a folder is missing means no more than that.
                 let what = match &target.address {
@@ -129,6 +132,7 @@ impl Context {
         let address = &target.address;
         // Before a folder appears that nobody can use.
         settings.check()?;
+        self.refuse_index(address).await?;
         match address {
             Address::Directory(path) => {
                 // The folders above it are not the group's business.
@@ -169,19 +173,7 @@ impl Context {
         {
             self.fifo.store(true, Ordering::Relaxed);
         }
-        if let Address::Directory(path) = &mut target.address {
-            if let (Ok(below), Some(home)) = (path.strip_prefix("~"), std::env::home_dir()) {
-                *path = home.join(below);
-            }
-            let is_folder = match std::fs::metadata(&path) {
-                Ok(there) => there.is_dir(),
-                Err(error) => error.kind() != std::io::ErrorKind::NotADirectory,
-            };
-            if !is_folder {
-                let path = path.display();
-                return Err(invalid(format!("'{path}' is no queue: there is a file in its place")));
-            }
-        }
+        look_at_folder(&mut target.address, "queue")?;
         Ok(target)
     }
 
@@ -221,6 +213,23 @@ impl Context {
     pub(crate) fn access_s3(&self, options: OpenOptions) -> OpenOptions {
         OpenOptions { meter: self.meter.clone(), s3: self.config.s3(), ..options }
     }
+}
+
+/// Puts the home folder in the place of `~`; an error if a file is where a folder should be.
+fn look_at_folder(address: &mut Address, what: &str) -> Result<()> {
+    let Address::Directory(path) = address else { return Ok(()) };
+    if let (Ok(below), Some(home)) = (path.strip_prefix("~"), std::env::home_dir()) {
+        *path = home.join(below);
+    }
+    let is_folder = match std::fs::metadata(&path) {
+        Ok(there) => there.is_dir(),
+        Err(error) => error.kind() != std::io::ErrorKind::NotADirectory,
+    };
+    if !is_folder {
+        let path = path.display();
+        return Err(invalid(format!("'{path}' is no {what}: there is a file in its place")));
+    }
+    Ok(())
 }
 
 /// An address as others would write it, wherever they are.

@@ -71,7 +71,7 @@ Exit status:
   0    done
   1    done, but the answer is no: a task failed, a check found something, nothing was there
   2    wrong use or wrong input; nothing was changed, unless the message says so
-  3    no such queue or task
+  3    no such queue, task, index or record
   4    the claim is lost: somebody else has the task, or the lease ran out
   5    the task was finished already
   6    this kind of queue cannot do that
@@ -83,7 +83,7 @@ Exit status:
   12   `work` halted: the command cannot be run, or too much failed (--halt)
   13   the store is not safe: `doctor` says so, or has said so (--allow-unsafe)
   14   `doctor`: the store can be used, but something is lost
-  129, 130, 143   `work` was stopped at once by a second signal, or `push` was interrupted
+  129, 130, 143   `work` was stopped at once by a second signal, or `push` or `index` was interrupted
   141  whoever read the output wanted no more";
 
 /// Runs a command to its end.

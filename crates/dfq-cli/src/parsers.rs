@@ -13,8 +13,8 @@ use crate::{args, output};
 
 /// A child's answer about a task; `names_tasks` if it has said before which task it means.
 pub fn answer(line: &[u8], id: &str, mut names_tasks: bool) -> Result<(TaskResult, bool), String> {
-    let result = crate::commands::work::answer::read(line, id, &mut names_tasks)?;
-    Ok((result, names_tasks))
+    let answer = crate::commands::work::answer::read(line, id, &mut names_tasks)?;
+    Ok((answer.result, names_tasks))
 }
 
 /// The arguments of a command for a task. `None` if the command itself is refused.
@@ -62,7 +62,7 @@ pub fn pushed_line(line: Vec<u8>, text: bool) -> Option<String> {
 
 /// The tasks that words of `dfq push` make, as JSON.
 pub fn pushed_words(words: &[String]) -> Option<Vec<String>> {
-    let inputs = source::given(words).ok()?;
+    let inputs = source::given(words, "pushed").ok()?;
     Some(inputs.into_iter().map(|input| input.json).collect())
 }
 

@@ -6,9 +6,9 @@ mod support;
 
 use support::Desk;
 
-/// The names of all commands, as the help itself lists them.
-fn commands(desk: &Desk) -> Vec<String> {
-    let help = desk.ok(&["-h"]);
+/// The names of all commands, as the help itself lists them: of all, or of those below one.
+fn commands(desk: &Desk, above: &[&str]) -> Vec<String> {
+    let help = desk.ok(&[above, &["-h"]].concat());
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let lines = listed.take_while(|line| !line.is_empty());
     let name = |line: &str| line.strip_prefix("  ")?.split(' ').next().map(str::to_owned);
@@ -18,7 +18,8 @@ fn commands(desk: &Desk) -> Vec<String> {
 #[test]
 fn help() {
     let desk = Desk::new();
-    let commands = commands(&desk);
+    let below_index = commands(&desk, &["index"]);
+    let commands = commands(&desk, &[]);
     assert!(commands.len() >= 30, "{commands:?}");
     assert_transcript!("help", desk.transcript(&[desk.dfq(&["--help"]), desk.dfq(&[])]));
     for command in commands {
@@ -26,6 +27,10 @@ fn help() {
         assert_eq!(said.status, Some(0));
         assert_transcript!(format!("help_{command}"), desk.transcript(&[said]));
     }
+    assert!(below_index.len() >= 7, "{below_index:?}");
+    let said: Vec<_> = below_index.iter().map(|verb| desk.dfq(&["help", "index", verb])).collect();
+    assert!(said.iter().all(|said| said.status == Some(0)));
+    assert_transcript!("help_index_verbs", desk.transcript(&said));
 }
 
 #[test]

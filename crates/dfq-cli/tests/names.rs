@@ -61,7 +61,9 @@ fn configuration_says_where_it_came_from() {
     desk.write(
         "dfq.toml",
         "bucket = 's3://box/dfq'\n[prices]\nput = 5.5\n[queues.scrape]\nlease = '5m'\n\
-         [queues.enrich]\naddress = './rich'\n[queues.notify]\nprovider = 'sqs'\n",
+         [queues.enrich]\naddress = './rich'\n[queues.notify]\nprovider = 'sqs'\n\
+         [indexes.domains]\nkey = 'domain'\n[indexes.people]\naddress = './people'\n\
+         [indexes.shared]\nprovider = 's3'\n",
     );
     let with = |args: &[&str], variables: &[(&str, &str)]| {
         let mut command = desk.command(args);

@@ -31,11 +31,14 @@
 //! sqs = "notify.fifo"     # its name or URL there; default: <campaign>-<name>
 //! dead_letter = "dead.fifo" # where tasks go that are given up; also: group, the member of a task that
 //!                         # names its group in a FIFO queue
-//! ```
 //!
 //! [queues.crawl]
 //! provider = "synced"     # under root, as a folder, and in the bucket
 //! sync_every = "60s"      # how often both are merged
+//!
+//! [indexes.domains]       # <root>/indexes/<name>, or <bucket>/indexes/<name>: the same for all campaigns
+//! key = "domain"          # the field that is the key, if the index is made; also: address, provider, bucket
+//! ```
 //!
 //! The settings of a queue (`lease`, `max_attempts`, `max_lost`, `backoff`, `backoff_max`,
 //! `durability`, `layout`, `shared`) are those that it is made with; an existing one keeps its own.
@@ -45,6 +48,7 @@
 
 mod document;
 mod effective;
+mod indexes;
 mod source;
 
 use std::path::{Path, PathBuf};
@@ -54,6 +58,7 @@ use std::time::Duration;
 pub use self::document::nearest;
 use self::document::{Document, QueueDoc, S3Doc};
 pub use self::effective::Effective;
+pub use self::indexes::IndexTarget;
 pub use self::source::{Environment, Origin, Provider, Sourced};
 use crate::address::Address;
 use crate::error::{Error, ErrorKind, Result};
@@ -407,6 +412,7 @@ impl Config {
     fn unknown(&self, name: &str) -> Error {
         let known: Vec<&str> = self.names().collect();
         let hint = match (self.file(), nearest(name, &known)) {
+            _ if self.doc.indexes.contains_key(name) => "that is an index".to_owned(),
             (_, Some(near)) => format!("did you mean '{near}'?"),
             (Some(file), None) if known.is_empty() => format!("{} names none", file.display()),
             (Some(file), None) => format!("{} has: {}", file.display(), known.join(", ")),

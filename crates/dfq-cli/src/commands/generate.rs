@@ -39,7 +39,7 @@ impl Completions {
 /// `dfq man | man -l -` shows it.
 #[derive(Args, Debug)]
 pub(crate) struct Man {
-    /// Write dfq.1, dfq-push.1 and so on into this folder
+    /// Write dfq.1, dfq-push.1, dfq-index-put.1 and so on into this folder
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -52,11 +52,8 @@ impl Man {
             std::io::stdout().lock().write_all(&page(dfq)?)?;
             return Ok(Answer::Yes);
         };
-        let commands: Vec<clap::Command> = dfq
-            .get_subcommands()
-            .filter(|command| command.get_name() != "help" && !command.is_hide_set())
-            .map(|command| command.clone().name(format!("dfq-{}", command.get_name())))
-            .collect();
+        let mut commands = Vec::new();
+        pages_below(&dfq, "dfq", &mut commands);
         std::fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
         let number = commands.len() + 1;
         for command in std::iter::once(dfq).chain(commands) {
@@ -67,6 +64,16 @@ impl Man {
             crate::output::note!("dfq: {number} pages written into {}", dir.display());
         }
         Ok(Answer::Yes)
+    }
+}
+
+/// The commands below one, each under the name of its page: `dfq-push`, `dfq-index-put`.
+fn pages_below(command: &clap::Command, name: &str, pages: &mut Vec<clap::Command>) {
+    let shown = |below: &&clap::Command| below.get_name() != "help" && !below.is_hide_set();
+    for below in command.get_subcommands().filter(shown) {
+        let name = format!("{name}-{}", below.get_name());
+        pages_below(below, &name, pages);
+        pages.push(below.clone().name(name));
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod failed;
 pub(crate) mod gc;
 pub(crate) mod generate;
 pub(crate) mod iam_policy;
+pub(crate) mod index;
 pub(crate) mod init;
 pub(crate) mod ls;
 pub(crate) mod pause;
@@ -66,6 +67,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<Answer> {
         Command::Gc(args) => args.run(context).await,
         Command::Supervise(args) => args.run(context).await,
         Command::Conflicts(args) => args.run(context).await,
+        Command::Index(args) => args.run(context).await,
         Command::Check(args) => args.run(context).await,
         Command::Wait(args) => args.run(context).await,
         Command::Export(args) => args.run(context).await,

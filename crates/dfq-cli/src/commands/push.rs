@@ -7,7 +7,7 @@
 //! What is said to be pushed was answered so by the store. A push that is interrupted waits for the answers to what
 //! it has sent; interrupted once more, it leaves these out.
 
-mod interrupt;
+pub(crate) mod interrupt;
 pub(crate) mod source;
 
 use std::path::PathBuf;
@@ -136,7 +136,7 @@ impl Push {
                     }
                 };
                 let under_way = tasks.len();
-                match interrupts.let_finish(queue.push(tasks), under_way).await {
+                match interrupts.let_finish(queue.push(tasks), under_way, "task").await {
                     Ok((answers, interrupt)) => {
                         self.count(context, answers, &mut tally)?;
                         if let Some(signal) = interrupt {

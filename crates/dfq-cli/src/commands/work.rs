@@ -2,7 +2,7 @@
 //!
 //! `template` makes its arguments, `child` starts and stops processes, `once` runs one for each task,
 //! `stream` keeps one for each slot, `output` passes on what they print, `progress` says how it goes,
-//! `summary` tells what came of it, `halt` decides when to stop rather than burn the queue. Leases, retries and give-backs are the
+//! `records` puts it into an index, `summary` tells what came of it, `halt` decides when to stop rather than burn the queue. Leases, retries and give-backs are the
 //! library's `Worker`.
 
 pub(crate) mod answer;
@@ -12,6 +12,7 @@ mod merging;
 mod once;
 mod output;
 mod progress;
+mod records;
 mod stream;
 mod summary;
 pub(crate) mod template;
@@ -38,6 +39,7 @@ use merging::Merging;
 use once::Once;
 use output::Logs;
 use progress::Progress;
+use records::Records;
 use stream::Slots;
 use template::Template;
 
@@ -51,6 +53,9 @@ use template::Template;
 /// counting. Any other, a signal or --timeout, tries the task again after the queue's backoff, with the
 /// end of stderr kept. A command that is not there, or ends with 126 or 127 for ten different tasks in a
 /// row before any was completed, stops the worker.
+///
+/// With --index, what a command prints is put into an index before its task is completed: a JSON object, or several.
+/// If it prints anything else, the attempt has failed.
 ///
 /// Several queues are worked on in the order given: the second only while the first has nothing to do.
 /// SIGTERM or Ctrl-C stops claiming, lets commands finish within --grace, and gives the rest back; a
@@ -72,6 +77,13 @@ pub(crate) struct Work {
     /// best with the task's "id" in it
     #[arg(long)]
     stream: bool,
+    /// Put what commands print into this index (see `dfq index`): JSON objects, or [] for none. With --stream, an answer
+    /// {"ok":true} has them as "record":{…} or "records":[…]
+    #[arg(long, value_name = "INDEX")]
+    index: Option<String>,
+    /// The member of these objects that is the key [default: the name of the index's key]
+    #[arg(long, value_name = "FIELD", requires = "index")]
+    key_field: Option<String>,
     /// For how long a claim holds if this worker dies, instead of the queue's own lease
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lease: Option<Duration>,
@@ -141,6 +153,8 @@ struct WorkContext {
     progress: Arc<Progress>,
     logs: Option<Logs>,
     halt: Halt,
+    /// Where what commands print is put.
+    records: Option<Records>,
     /// Stop commands without asking them first.
     hard: CancellationToken,
 }
@@ -174,6 +188,14 @@ impl Work {
             worker_id = Some(opened.worker_id().to_owned());
             queues.push(opened);
         }
+        let records = match &self.index {
+            None => None,
+            Some(index) => {
+                let mut place = context.index_place(index, self.key_field.as_deref()).await?;
+                let key = place.key_field();
+                Some(Records::new(place.make().await?, key))
+            }
+        };
         let progress = Progress::new(context.env.clone(), context.quiet, context.verbose);
         let work_context = Arc::new(WorkContext {
             env: context.env.clone(),
@@ -182,6 +204,7 @@ impl Work {
             progress: Arc::new(progress),
             logs: self.log_dir.as_deref().map(|dir| Logs::new(dir, &queues)).transpose()?,
             halt: Halt::new(self.halt),
+            records,
             hard: CancellationToken::new(),
         });
         let merging = match self.supervise {

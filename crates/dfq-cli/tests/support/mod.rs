@@ -177,6 +177,7 @@ pub(crate) fn filters() -> Vec<(&'static str, &'static str)> {
     vec![
         (r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", "[UUID]"),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "[TIME]"),
+        (r"\b0[0-9A-HJKMNP-TV-Z]{25}\b", "[ULID]"),
         (r"[A-Za-z0-9.-]+-\d+-[0-9a-f]{8}\b", "[WORKER]"),
         (r#""every_s":\d+"#, r#""every_s":[NUMBER]"#),
         (r"\b[0-9a-f]{32}\b", "[NONCE]"),

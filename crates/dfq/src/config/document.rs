@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::indexes::IndexDoc;
 use super::{Provider, parse_duration};
 use crate::address::{Address, BucketAddress, SqsAddress};
 use crate::error::{Error, Result};
@@ -30,6 +31,8 @@ pub(super) struct Document {
     pub(super) prices: BTreeMap<String, f64>,
     #[serde(default)]
     pub(super) queues: BTreeMap<String, QueueDoc>,
+    #[serde(default)]
+    pub(super) indexes: BTreeMap<String, IndexDoc>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -68,8 +71,8 @@ pub(super) struct QueueDoc {
 /// How often folders are merged with their buckets.
 const SYNC_EVERY: Duration = Duration::from_secs(60);
 
-const TOP_KEYS: [&str; 8] =
-    ["root", "campaign", "provider", "bucket", "s3", "sqs", "prices", "queues"];
+const TOP_KEYS: [&str; 9] =
+    ["root", "campaign", "provider", "bucket", "s3", "sqs", "prices", "queues", "indexes"];
 const S3_KEYS: [&str; 4] = ["endpoint", "region", "profile", "path_style"];
 const SQS_KEYS: [&str; 2] = ["endpoint", "region"];
 const QUEUE_KEYS: [&str; 15] = [
@@ -115,6 +118,17 @@ impl Document {
                 check_keys(keys, &QUEUE_KEYS, &format!(" of queue '{name}'"))?;
             }
         }
+        if let Some(toml::Value::Table(indexes)) = table.get("indexes") {
+            for (name, index) in indexes {
+                if !matches!(Address::parse(name), Ok(None)) {
+                    return Err(Error::invalid(format!(
+                        "'{name}' cannot be an index's name: it would be taken for an address"
+                    )));
+                }
+                let keys = index.as_table().into_iter().flat_map(toml::Table::keys);
+                check_keys(keys, &IndexDoc::KEYS, &format!(" of index '{name}'"))?;
+            }
+        }
         let doc: Self = table.try_into().map_err(|error| Error::invalid(one_line(&error)))?;
         doc.check()?;
         Ok(doc)
@@ -130,6 +144,9 @@ impl Document {
         self.bucket.as_deref().map(bucket).transpose()?;
         for (name, queue) in &self.queues {
             queue.check().map_err(|error| error.context(format!("queue '{name}'")))?;
+        }
+        for (name, index) in &self.indexes {
+            index.check().map_err(|error| error.context(format!("index '{name}'")))?;
         }
         Ok(())
     }

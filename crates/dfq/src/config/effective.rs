@@ -44,6 +44,9 @@ impl Config {
         for (name, queue) in &self.doc.queues {
             self.queue_rows(name, queue, &mut rows)?;
         }
+        for (name, index) in &self.doc.indexes {
+            self.index_rows(name, index, &mut rows)?;
+        }
         Ok(rows.0)
     }
 
@@ -151,10 +154,10 @@ impl Config {
     }
 }
 
-struct Rows(Vec<Effective>);
+pub(super) struct Rows(Vec<Effective>);
 
 impl Rows {
-    fn add(&mut self, key: &str, value: Option<Sourced<String>>) {
+    pub(super) fn add(&mut self, key: &str, value: Option<Sourced<String>>) {
         let (value, origin) = match value {
             Some(Sourced { value, origin }) => (Some(value), origin),
             None => (None, Origin::Default),
@@ -162,7 +165,7 @@ impl Rows {
         self.0.push(Effective { key: key.to_owned(), value, origin });
     }
 
-    fn in_file(&mut self, key: &str, value: Option<String>) {
+    pub(super) fn in_file(&mut self, key: &str, value: Option<String>) {
         self.add(key, value.map(|value| Sourced::new(value, Origin::File(key.to_owned()))));
     }
 }

@@ -305,3 +305,35 @@ fn lengths_of_time() {
         assert!(parse_duration(wrong).is_err(), "{wrong}");
     }
 }
+
+#[test]
+fn indexes_are_the_same_for_all_campaigns() {
+    let text = "root = '/data'\nbucket = 's3://box/dfq'\ncampaign = 'spring'\n[queues.scrape]\n\
+                [indexes.'two words']\nkey = 'domain'\n[indexes.far]\nprovider = 's3'\n\
+                [indexes.own]\nprovider = 's3'\nbucket = 's3://other'\n[indexes.here]\naddress = './x'";
+    let place = |config: &Config, name: &str| match config.index(name) {
+        Ok(target) => target.address.to_string(),
+        Err(error) => error.to_string(),
+    };
+    let plain = told(text, Flags::default(), &[]);
+    assert_eq!(place(&plain, "two words"), "/data/indexes/two%20words");
+    assert_eq!(plain.index("two words").unwrap().key.as_deref(), Some("domain"));
+    let campaign = Flags { campaign: Some("autumn".into()), ..Flags::default() };
+    assert_eq!(place(&told(text, campaign, &[]), "two words"), "/data/indexes/two%20words");
+    assert_eq!(place(&plain, "far"), "s3://box/dfq/indexes/far");
+    assert_eq!(place(&plain, "own"), "s3://other/indexes/own");
+    assert!(place(&plain, "here").ends_with('x'), "{}", place(&plain, "here"));
+    assert_eq!(place(&plain, "s3://box/i"), "s3://box/i");
+    // What an index says of itself goes before what is said of queues.
+    for word in ["sqs", "synced"] {
+        let elsewhere = told(text, Flags::default(), &[("DFQ_QUEUE_TYPE", word)]);
+        assert_eq!(place(&elsewhere, "far"), "s3://box/dfq/indexes/far");
+        assert!(place(&elsewhere, "two words").contains("folder or in a bucket"));
+    }
+    for (name, why) in
+        [("fra", "did you mean 'far'?"), ("scrape", "that is a queue"), ("sqs://x", "folder or")]
+    {
+        assert!(place(&plain, name).contains(why), "{}", place(&plain, name));
+    }
+    assert!(plain.resolve("far").unwrap_err().to_string().contains("that is an index"));
+}

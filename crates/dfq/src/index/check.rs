@@ -162,6 +162,7 @@ impl Core {
         let repaired = match repair {
             false => None,
             true => {
+                self.name_shards_of(&counted).await;
                 self.write_counts(counted, true).await?;
                 Some("counted anew".to_owned())
             }

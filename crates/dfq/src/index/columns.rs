@@ -12,7 +12,7 @@ use super::{Core, Index, on};
 use crate::address::Address;
 use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::layout::{self, ShardFile};
+use crate::layout::{self, Shard, ShardFile};
 use crate::options::OpenOptions;
 use crate::provider;
 use crate::store::Objects;
@@ -29,6 +29,12 @@ const SAMPLE: u64 = 64 << 10;
 const PAGE: usize = 1000;
 
 impl Index {
+    /// Nobody has told the names of the columns: it can be read with names that are made up, and not be written to before
+    /// [`Index::adopt`].
+    pub fn is_unnamed(&self) -> bool {
+        !self.core.schema().named
+    }
+
     /// Names the columns of an index that another program made, in the order in which they stand in its rows; the first
     /// is the key. It can be written to from then on, in its own form. An index whose columns are named is refused, and so
     /// are columns that do not fit the rows.
@@ -201,13 +207,33 @@ impl Core {
 
     /// Adds columns, for all to see before anything is written that needs them.
     pub(super) async fn grow(&self, columns: &[Column]) -> Result<Arc<Schema>> {
+        self.change_schema(|schema| schema.add(columns)).await
+    }
+
+    /// Names shards that were written in `datapackage.json`, if it does not name them yet. What fails is left to the next
+    /// compaction of the shard: other programs read the file, and nothing here goes by those names.
+    pub(super) async fn name_shards(&self, shards: &[Shard]) {
+        if !Schema::clone(&self.schema()).name_shards(shards) {
+            return;
+        }
+        if let Err(error) = self.change_schema(|schema| Ok(schema.name_shards(shards))).await {
+            tracing::debug!(%error, "new shards were not named in 'datapackage.json'");
+        }
+    }
+
+    /// Reads `datapackage.json`, changes it, and swaps it; again if others are faster. `change` answers whether there was
+    /// anything to be changed.
+    async fn change_schema(
+        &self,
+        change: impl Fn(&mut Schema) -> Result<bool>,
+    ) -> Result<Arc<Schema>> {
         for _ in 0..ROUNDS {
             let Some((mut schema, version)) = load_schema(&*self.objects).await? else {
                 self.check_named(&self.schema())?;
                 let address = &self.objects.properties().address;
                 return Err(Error::not_found(format!("there is no index in {address} any more")));
             };
-            let changed = schema.add(columns)?;
+            let changed = change(&mut schema)?;
             let bytes = schema.to_bytes();
             let written = !changed
                 || matches!(

@@ -54,15 +54,23 @@ impl Core {
         Ok(there.and_then(|there| serde_json::from_slice(&there.bytes).ok()))
     }
 
-    /// Notes what is in shards that were compacted, if that or the columns are not what they were. What fails is left to
+    /// Notes what is in shards that were compacted, and that there are such shards, if that or the columns are not what they were. What fails is left to
     /// the next compaction: these are only statistics.
     pub(super) async fn note_counts(&self, counts: BTreeMap<Shard, ShardCounts>) {
         if counts.is_empty() {
             return;
         }
+        self.name_shards_of(&counts).await;
         if let Err(error) = self.write_counts(counts, false).await {
             tracing::debug!(%error, "the statistics were not written");
         }
+    }
+
+    /// Names shards in `datapackage.json` that have anything.
+    pub(super) async fn name_shards_of(&self, counts: &BTreeMap<Shard, ShardCounts>) {
+        let written = counts.iter().filter(|(_, counts)| counts.bytes > 0);
+        let written: Vec<Shard> = written.map(|(shard, _)| *shard).collect();
+        self.name_shards(&written).await;
     }
 
     /// Writes the statistics of these shards, or of all there are.

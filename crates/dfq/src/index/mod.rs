@@ -8,7 +8,7 @@
 //! shards/<sh>.usv               the sorted shard    swapped
 //! shards/<sh>.lock              who compacts it     advisory: it saves work, nothing rests on it
 //! shards/<sh>.idx               its block index     a hint, pinned to a version of the shard
-//! datapackage.json              the columns         swapped; only grows
+//! datapackage.json              columns, shards     swapped; only grows
 //! manifest.json                 statistics          the last writer wins
 //! ```
 //!

@@ -51,6 +51,18 @@ impl Index {
         self.create_each(bundled.into_iter().map(Ok).collect()).await.into_iter().collect()
     }
 
+    /// Whether records can be put as they are, each with its answer. Adds the columns that they need, and nothing else. Of
+    /// use after [`Index::put_bundle`] has refused some of them.
+    pub async fn try_records(&self, records: Vec<Record>) -> Vec<Result<()>> {
+        self.run(move |core| async move {
+            match core.rows(&records).await {
+                Ok(rows) => rows.into_iter().map(|row| row.map(drop)).collect(),
+                Err(error) => records.iter().map(|_| Err(error.clone())).collect(),
+            }
+        })
+        .await
+    }
+
     /// Creates files, many at a time.
     async fn create_each(&self, files: Vec<Result<NewFile>>) -> Vec<Result<()>> {
         let blocking = self.core.objects.properties().blocking && self.core.env.is_running();
@@ -108,8 +120,11 @@ impl Core {
             for record in records {
                 for column in schema.lacks(&record.fields).unwrap_or_default() {
                     match lacks.iter_mut().find(|known| known.name == column.name) {
-                        Some(known) if known.kind == super::Kind::Integer => {
-                            known.kind = column.kind
+                        // A text does not make a text of a number: that record gets its own answer.
+                        Some(known) if column.kind == super::Kind::Float => {
+                            if known.kind == super::Kind::Integer {
+                                known.kind = column.kind;
+                            }
                         }
                         Some(_) => {}
                         None => lacks.push(column),

@@ -131,9 +131,17 @@ pub struct Entry {
     pub updated_at: Option<Timestamp>,
     /// Tells it from other records of that time. Only an index that dfq made has it.
     pub ulid: Option<String>,
+    /// Its row, if that was asked for.
+    pub(super) row: Option<Vec<u8>>,
 }
 
 impl Entry {
+    /// Its row as it lies in a shard, without the end, if [`ScanOptions::rows`](super::ScanOptions::rows) asked for it. A
+    /// row that is shorter than the columns is filled up with nulls.
+    pub fn row(&self) -> Option<&[u8]> {
+        self.row.as_deref()
+    }
+
     /// A JSON object with the key as its first member.
     pub fn to_json(&self, key_field: &str) -> Value {
         let mut members = Map::with_capacity(self.fields.len() + 1);

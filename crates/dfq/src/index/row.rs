@@ -120,7 +120,7 @@ impl Schema {
             Manner::Theirs(column) => (column.and_then(|column| read_time(&text(column))), None),
         };
         let key = String::from_utf8_lossy(usv::key_of(row)).into_owned();
-        Some(Entry { key, fields: self.read_fields(row), updated_at, ulid })
+        Some(Entry { key, fields: self.read_fields(row), updated_at, ulid, row: None })
     }
 
     /// The name of the column that tells deletions, for messages.

@@ -36,6 +36,8 @@ pub struct ScanOptions {
     pub prefix: String,
     /// Only records for which all of these hold.
     pub filters: Vec<Filter>,
+    /// Each record with its row, as [`Entry::row`].
+    pub rows: bool,
 }
 
 /// A field that must have a value.
@@ -283,9 +285,10 @@ impl Cursor {
         if !key.starts_with(options.prefix.as_bytes()) {
             return;
         }
-        let Some(entry) = self.schema.entry(row) else { return };
+        let Some(mut entry) = self.schema.entry(row) else { return };
         let key_column = self.schema.key_column();
         if options.filters.iter().all(|filter| filter.holds(&entry, key_column)) {
+            entry.row = options.rows.then(|| self.schema.filled(row));
             out.push(entry);
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! Invariant: a column is only ever appended, so a row that was written once is read alike for ever. Of types, only
 //! integers become floats. What others wrote into the file stays in it. The file is a data package of the Frictionless
-//! kind: the first resource is ours.
+//! kind: the first resource is ours, and its `path` names every shard that has been written, because readers of data
+//! packages expand no patterns. A shard is named after it was written, so every name leads to a file.
 
 use std::borrow::Cow;
 
@@ -12,6 +13,7 @@ use super::record::Record;
 use super::ulid::read_time;
 use super::usv::{self, RowEnd};
 use crate::error::{Error, ErrorKind, Result};
+use crate::layout::{self, Shard};
 
 /// The columns after the key that an index of ours has.
 pub(crate) const UPDATED_AT: &str = "_updated_at";
@@ -311,13 +313,7 @@ impl Schema {
                     )));
                 }
                 None => {
-                    check_name(name)?;
-                    if name == self.key_column() || name.starts_with('_') {
-                        return Err(Error::invalid(format!(
-                            "a field cannot be called '{name}': names that begin with '_' and the \
-                             name of the key are taken"
-                        )));
-                    }
+                    self.check_field(name)?;
                     lacks.push(Column::new(name, kind));
                 }
                 Some(column) if column.kind.takes(value) => self.check_raw(name, column, value)?,
@@ -325,8 +321,7 @@ impl Schema {
                     lacks.push(Column::new(name, kind));
                 }
                 Some(column) => {
-                    let mut shown: String = value.to_string().chars().take(40).collect();
-                    shown = shown.escape_debug().to_string();
+                    let shown: String = value.to_string().chars().take(40).collect();
                     return Err(Error::invalid(format!(
                         "field '{name}' holds {shown}, and its column is of type {}",
                         column.kind.name()
@@ -349,6 +344,18 @@ impl Schema {
                 u32::from(c)
             ))),
         }
+    }
+
+    /// An error if a field of ours cannot have this name.
+    fn check_field(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        if name == self.key_column() || name.starts_with('_') {
+            return Err(Error::invalid(format!(
+                "a field cannot be called '{name}': names that begin with '_' and the name of the key \
+                 are taken"
+            )));
+        }
+        Ok(())
     }
 
     /// Appends columns, or makes them wider. Whether that changed anything.
@@ -376,7 +383,7 @@ impl Schema {
                     )));
                 }
                 None => {
-                    check_name(&column.name)?;
+                    self.check_field(&column.name)?;
                     self.columns.push(column.clone());
                     self.described()?.push(describe(column));
                     changed = true;
@@ -384,6 +391,32 @@ impl Schema {
             }
         }
         Ok(changed)
+    }
+
+    /// Names shards that have been written, for programs that read data packages. Whether any was new. An index that
+    /// another program made says itself where its files are.
+    pub(crate) fn name_shards(&mut self, shards: &[Shard]) -> bool {
+        if self.manner != Manner::Ours {
+            return false;
+        }
+        let path = &mut self.file["resources"][0]["path"];
+        let mut names: Vec<String> = match path.as_array() {
+            Some(names) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            None => Vec::new(),
+        };
+        let named = names.len();
+        for shard in shards {
+            let name = layout::index_shard(*shard).as_str().to_owned();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        if names.len() == named {
+            return false;
+        }
+        names.sort_unstable();
+        *path = names.into();
+        true
     }
 
     fn described(&mut self) -> Result<&mut Vec<Value>> {
@@ -408,6 +441,14 @@ impl Schema {
                 Manner::Theirs(_) => row.extend(text.as_bytes()),
             }
         }
+    }
+
+    /// A row, with nulls at its end for what it lacks.
+    pub(crate) fn filled(&self, row: &[u8]) -> Vec<u8> {
+        let lacks = self.columns.len().saturating_sub(usv::width(row));
+        let mut filled = row.to_vec();
+        filled.extend(std::iter::repeat_n(usv::FIELD, lacks));
+        filled
     }
 
     /// The fields of a row, without those that are null.

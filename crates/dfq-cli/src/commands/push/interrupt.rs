@@ -1,4 +1,4 @@
-//! Being told to stop in the middle of a push.
+//! Being told to stop in the middle of a push, or of a put.
 //!
 //! Kept true: what was sent before the first signal is waited for, so that what is said of it is so. A second signal
 //! is obeyed at once.
@@ -13,34 +13,35 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 const SAID_AFTER: Duration = Duration::from_secs(1);
 
 /// Told to stop at once, by this signal.
-pub(super) struct Interrupted(pub(super) u8);
+pub(crate) struct Interrupted(pub(crate) u8);
 
 /// Signals to stop, as they come.
-pub(super) struct Interrupts {
+pub(crate) struct Interrupts {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Interrupts {
-    pub(super) fn listen() -> Result<Self> {
+    pub(crate) fn listen() -> Result<Self> {
         let [interrupt, terminate] = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
         Ok(Self { interrupt: interrupt?, terminate: terminate? })
     }
 
     /// The number of the next.
-    pub(super) async fn next(&mut self) -> u8 {
+    pub(crate) async fn next(&mut self) -> u8 {
         tokio::select! {
             _ = self.interrupt.recv() => 2,
             _ = self.terminate.recv() => 15,
         }
     }
 
-    /// Lets something come to its end, which is about so many tasks. Answers what came of it, and the signal if one
+    /// Lets something come to its end, which is about so many tasks or records. Answers what came of it, and the signal if one
     /// came meanwhile.
-    pub(super) async fn let_finish<R>(
+    pub(crate) async fn let_finish<R>(
         &mut self,
         work: impl Future<Output = R>,
-        tasks: usize,
+        number: usize,
+        noun: &str,
     ) -> Result<(R, Option<u8>), Interrupted> {
         let mut work = std::pin::pin!(work);
         let signal = tokio::select! {
@@ -50,9 +51,9 @@ impl Interrupts {
         };
         let say = async {
             dfq::Env::system().clock().sleep(SAID_AFTER).await;
-            let tasks = crate::output::count(tasks as u64, "task");
+            let some = crate::output::count(number as u64, noun);
             crate::output::note!(
-                "dfq: waiting for {tasks} that are being sent; press Ctrl-C again to stop at once"
+                "dfq: waiting for {some} that are being sent; press Ctrl-C again to stop at once"
             );
             std::future::pending::<()>().await;
         };

@@ -43,7 +43,7 @@ impl Source {
         match (jsonl, lines) {
             (Some(path), _) => Self::stream(path, Format::Json),
             (None, Some(path)) => Self::stream(path, Format::Text),
-            (None, None) if !tasks.is_empty() => Ok(Self::Given(given(tasks)?)),
+            (None, None) if !tasks.is_empty() => Ok(Self::Given(given(tasks, "pushed")?)),
             (None, None) if !std::io::stdin().is_terminal() => {
                 Self::stream(Path::new("-"), Format::Json)
             }
@@ -141,8 +141,9 @@ pub(crate) fn read_line(number: u64, line: Vec<u8>, format: Format) -> Result<Op
     Ok(Some(Input { line: Some(number), json }))
 }
 
-/// Tasks given on the command line: JSON each, or key=value that make one object together.
-pub(crate) fn given(tasks: &[String]) -> Result<Vec<Input>> {
+/// Tasks or records given on the command line: JSON each, or key=value that make one object together. `done` says what
+/// was not done to them if they are wrong.
+pub(crate) fn given(tasks: &[String], done: &str) -> Result<Vec<Input>> {
     if let Some(pairs) = pairs(tasks) {
         let mut object = serde_json::Map::new();
         for (key, value) in pairs {
@@ -157,10 +158,10 @@ pub(crate) fn given(tasks: &[String]) -> Result<Vec<Input>> {
     let read = |task: &String| match serde_json::from_str::<serde::de::IgnoredAny>(task) {
         Ok(_) => Ok(Input { line: None, json: task.clone() }),
         Err(_) if pair(task).is_some() => Err(invalid(format!(
-            "'{task}' is key=value, which cannot be mixed with JSON; nothing was pushed"
+            "'{task}' is key=value, which cannot be mixed with JSON; nothing was {done}"
         ))),
         Err(error) => Err(invalid(format!(
-            "'{}' is neither JSON ({error}) nor key=value; nothing was pushed",
+            "'{}' is neither JSON ({error}) nor key=value; nothing was {done}",
             crate::output::printable(task)
         ))),
     };

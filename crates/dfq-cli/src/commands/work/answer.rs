@@ -2,6 +2,15 @@
 
 use dfq::worker::TaskResult;
 use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// What was answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) result: TaskResult,
+    /// Records for the index, if the answer says anything of them.
+    pub(crate) records: Option<Vec<Map<String, Value>>>,
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -11,13 +20,15 @@ struct AnswerLine {
     fail: Option<String>,
     release: Option<String>,
     delay: Option<String>,
+    record: Option<Map<String, Value>>,
+    records: Option<Vec<Map<String, Value>>>,
     /// Which task it is about; need not be said.
     id: Option<String>,
 }
 
 /// Reads an answer about the task `id`. A child that has once said which task it means must go on doing so. An
 /// error says what is wrong: the child cannot be used any more.
-pub(crate) fn read(answer: &[u8], id: &str, names_tasks: &mut bool) -> Result<TaskResult, String> {
+pub(crate) fn read(answer: &[u8], id: &str, names_tasks: &mut bool) -> Result<Answer, String> {
     let text = String::from_utf8_lossy(answer);
     let nonsense = |why: &str| {
         // What is wrong may quote what was said.
@@ -28,7 +39,7 @@ pub(crate) fn read(answer: &[u8], id: &str, names_tasks: &mut bool) -> Result<Ta
     if !text.ends_with('\n') {
         return Err("the command died in mid-answer".to_owned());
     }
-    let line: AnswerLine = match serde_json::from_str(&text) {
+    let mut line: AnswerLine = match serde_json::from_str(&text) {
         Ok(line) => line,
         Err(error) => return nonsense(&error.to_string()),
     };
@@ -41,7 +52,14 @@ pub(crate) fn read(answer: &[u8], id: &str, names_tasks: &mut bool) -> Result<Ta
         Ok(delay) => delay,
         Err(error) => return nonsense(&error.to_string()),
     };
-    Ok(match line {
+    let records = match (line.record.take(), line.records.take()) {
+        (Some(_), Some(_)) => return nonsense("one of record and records is wanted"),
+        (record, records) => record.map(|record| vec![record]).or(records),
+    };
+    if records.is_some() && line.ok != Some(true) {
+        return nonsense("a record goes with ok");
+    }
+    let result = match line {
         AnswerLine {
             ok: Some(true), retry: None, fail: None, release: None, delay: None, ..
         } => TaskResult::Ack,
@@ -64,7 +82,8 @@ pub(crate) fn read(answer: &[u8], id: &str, names_tasks: &mut bool) -> Result<Ta
             ok: None | Some(false), retry: None, fail: None, release: Some(why), ..
         } => TaskResult::Release { reason: Some(why), delay },
         _ => return nonsense("one of ok, retry, fail and release is wanted"),
-    })
+    };
+    Ok(Answer { result, records })
 }
 
 #[cfg(test)]

@@ -71,6 +71,7 @@ impl Once {
             Some(Err(error)) => return self.cannot_go_on(format!("--log-dir: {error}")),
         };
         let outlet = Outlet::new(&self.context.progress, log);
+        let outlet = if self.context.records.is_some() { outlet.keeping() } else { outlet };
         let group = loop {
             match Group::start(&mut command) {
                 Ok(group) => break group,
@@ -94,7 +95,12 @@ impl Once {
             }
             ended => ended,
         };
-        self.judge(ended, &job, &outlet)
+        match (self.judge(ended, &job, &outlet), &self.context.records) {
+            (TaskResult::Ack, Some(records)) => {
+                records.put_output(&self.context, &job, &outlet.take_kept()).await
+            }
+            (result, _) => result,
+        }
     }
 
     /// What becomes of a task whose command the system will not start.

@@ -11,6 +11,7 @@ use dfq::{Env, Queue, Receipt};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::progress::Progress;
+use super::records::MOST_BYTES;
 
 /// A line longer than this is passed on in pieces: it must not fill the memory.
 const LONGEST_LINE: usize = 1 << 20;
@@ -36,13 +37,27 @@ pub(super) struct Outlet {
     progress: Arc<Progress>,
     log: Option<Arc<Mutex<File>>>,
     tail: Arc<Mutex<Vec<u8>>>,
+    /// What the command says on stdout, if that is kept instead of being printed.
+    kept: Option<Arc<Mutex<Vec<u8>>>>,
 }
 
 impl Outlet {
     /// To our own stdout and stderr, or into a file for this attempt.
     pub(super) fn new(progress: &Arc<Progress>, log: Option<File>) -> Self {
         let log = log.map(|file| Arc::new(Mutex::new(file)));
-        Self { progress: Arc::clone(progress), log, tail: Arc::default() }
+        Self { progress: Arc::clone(progress), log, tail: Arc::default(), kept: None }
+    }
+
+    /// Keeps what the command says on stdout, a little more than `MOST_BYTES` of it at the most. It is not printed; if there
+    /// is a log, it goes there too.
+    pub(super) fn keeping(self) -> Self {
+        Self { kept: Some(Arc::default()), ..self }
+    }
+
+    /// What was kept.
+    pub(super) fn take_kept(&self) -> Vec<u8> {
+        let kept = self.kept.as_ref();
+        kept.map(|kept| std::mem::take(&mut *lock(kept))).unwrap_or_default()
     }
 
     /// Passes on everything that a stream says.
@@ -71,27 +86,38 @@ impl Outlet {
     /// One write, so that no other command's output comes between.
     async fn write(&self, lines: Vec<u8>, stream: Stream) {
         if stream == Stream::Err {
-            let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tail = lock(&self.tail);
             tail.extend_from_slice(&lines);
             let over = tail.len().saturating_sub(TAIL);
             tail.drain(..over);
         }
+        let kept = self.kept.as_ref().filter(|_| stream == Stream::Out);
+        if let Some(kept) = kept {
+            let mut kept = lock(kept);
+            let room = (MOST_BYTES + 1).saturating_sub(kept.len());
+            kept.extend_from_slice(&lines[..lines.len().min(room)]);
+        }
         match &self.log {
             Some(log) => {
-                let written = log.lock().unwrap_or_else(PoisonError::into_inner).write_all(&lines);
+                let written = lock(log).write_all(&lines);
                 if let Err(error) = written {
                     tracing::warn!(%error, "the log cannot be written");
                 }
             }
+            None if kept.is_some() => {}
             None => self.progress.pass_on(lines, stream).await,
         }
     }
 
     /// What the command said last on stderr; asked once for each task.
     pub(super) fn take_tail(&self) -> String {
-        let tail = std::mem::take(&mut *self.tail.lock().unwrap_or_else(PoisonError::into_inner));
+        let tail = std::mem::take(&mut *lock(&self.tail));
         String::from_utf8_lossy(&tail).trim().to_owned()
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits until the output of a command that has ended is passed on, or stops passing it on.

@@ -16,13 +16,14 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
 
 use super::WorkContext;
-use super::answer;
+use super::answer::{self, Answer};
 use super::child::{self, Group, describe};
 use super::once::{NOT_EXECUTABLE, NOT_FOUND, give_back, is_passing, stopped, was_stopped_with_us};
 use super::output::{Outlet, Stream, last_words};
+use super::records::MOST_BYTES;
 
-/// An answer longer than this is none.
-const LONGEST_ANSWER: u64 = 1 << 20;
+/// An answer longer than this is none; with records, as long as those may be.
+const LONGEST_ANSWER: usize = 1 << 20;
 
 /// How long a child that is not needed any more has to end by itself, once its stdin is closed.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -67,7 +68,7 @@ struct Slot {
 
 /// What came of one task.
 enum Turn {
-    Answered(TaskResult),
+    Answered(Answer),
     /// The child cannot be used any more.
     Broken(String),
     /// The child ended without a word about the task.
@@ -111,15 +112,16 @@ impl Slots {
         let turn = slot.turn(&self.context, job).await;
         self.context.progress.stopped();
         Some(match turn {
-            Turn::Answered(result) => {
+            Turn::Answered(answer) => {
                 slot.proven = true;
                 *lock(&self.stillborn) = 0;
                 self.context.halt.not_the_machine();
                 lock(&self.idle).push(slot);
-                match result {
+                match answer.result {
                     TaskResult::Release { reason, delay } => {
                         give_back(job, reason.unwrap_or_default(), delay)
                     }
+                    TaskResult::Ack => self.record(job, answer.records).await,
                     result => result,
                 }
             }
@@ -175,6 +177,26 @@ impl Slots {
             }
         }
         TaskResult::Retry { error: with_tail(what, outlet), delay: None }
+    }
+
+    /// What becomes of a task that the child says is done, with these records.
+    async fn record(
+        &self,
+        job: &Job,
+        records: Option<Vec<serde_json::Map<String, serde_json::Value>>>,
+    ) -> TaskResult {
+        let wrong = |error: &str| TaskResult::Retry { error: error.to_owned(), delay: None };
+        match (&self.context.records, records) {
+            (None, None) => TaskResult::Ack,
+            (None, Some(_)) => {
+                wrong("the command answered with a record, and --index names no index for it")
+            }
+            (Some(_), None) => wrong(
+                "the command answered without a record; with --index the answer has a \"record\", or \"records\", [] if \
+                 there is nothing to be put",
+            ),
+            (Some(index), Some(records)) => index.put(&self.context, job, records).await,
+        }
     }
 
     fn cannot_go_on(&self, why: String) -> TaskResult {
@@ -312,15 +334,19 @@ impl Slot {
     async fn turn(&mut self, context: &WorkContext, job: &Job) -> Turn {
         let line = match task_line(job) {
             Ok(line) => line,
-            Err(error) => return Turn::Answered(TaskResult::Fail { reason: error.to_string() }),
+            Err(error) => {
+                let result = TaskResult::Fail { reason: error.to_string() };
+                return Turn::Answered(Answer { result, records: None });
+            }
         };
+        let longest = if context.records.is_some() { MOST_BYTES } else { LONGEST_ANSWER };
         let Self { stdin, stdout, names_tasks, .. } = self;
         let talk = async {
             if let Err(error) = stdin.write_all(line.as_bytes()).await {
                 return Turn::Silent(format!("the command does not take tasks: {error}"));
             }
             let mut answer = Vec::new();
-            match (&mut *stdout).take(LONGEST_ANSWER).read_until(b'\n', &mut answer).await {
+            match (&mut *stdout).take(longest as u64).read_until(b'\n', &mut answer).await {
                 Ok(0) => Turn::Silent("the command died in mid-task".to_owned()),
                 Err(error) => Turn::Broken(format!("the command cannot be heard: {error}")),
                 Ok(_) => answer::read(&answer, job.delivery.id().as_str(), names_tasks)

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Mutex;
 
 use futures::future::join_all;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::clock::lock;
@@ -29,11 +30,14 @@ pub struct CompactOptions {
     pub lock: bool,
     /// Told after each shard.
     pub progress: Option<Progress>,
+    /// Once cancelled, no further shard is begun.
+    pub stop: CancellationToken,
 }
 
 impl Default for CompactOptions {
     fn default() -> Self {
-        Self { all: false, workers: 4, max_shards: None, lock: true, progress: None }
+        let stop = CancellationToken::new();
+        Self { all: false, workers: 4, max_shards: None, lock: true, progress: None, stop }
     }
 }
 
@@ -194,7 +198,7 @@ impl Core {
     }
 
     async fn work_off(&self, work: &Work) {
-        loop {
+        while !work.options.stop.is_cancelled() {
             let Some(Job { shard, listed, flat }) = lock(&work.jobs).pop_front() else { return };
             let outcome = self.compact_shard(shard, listed, flat, work.options.lock).await;
             let mut tally = lock(&work.tally);

@@ -44,7 +44,9 @@ impl<S: Sys> Inner<S> {
                 Ok(there) => match self.is_version(name, &dir, &there, meta.inode)? {
                     Likeness::Highest => return Ok(()),
                     Likeness::Superseded => {}
-                    Likeness::None => self.set_aside(name)?,
+                    Likeness::None => {
+                        self.set_aside(name, self.versions(&dir)?.as_slice() == [1])?;
+                    }
                 },
                 Err(Errno::NOENT | Errno::STALE) => {}
                 Err(errno) => return Err(errno),
@@ -140,14 +142,23 @@ impl<S: Sys> Inner<S> {
         }
     }
 
-    fn set_aside(&self, name: &Swapped) -> SysResult<()> {
+    /// Moves what lies under the plain name to `aside/`. Before our `first` version nobody can have expected it to be ours.
+    fn set_aside(&self, name: &Swapped, first: bool) -> SysResult<()> {
         let kept = layout::set_aside(name, &self.env.nonce());
         self.ensure_dir(parent(&kept), true).map_err(|_| Errno::IO)?;
-        tracing::warn!(
-            name = name.as_str(),
-            kept,
-            "the file was changed by something else; it is kept, and replaced by what dfq wrote"
-        );
+        let name_text = name.as_str();
+        match first {
+            true => tracing::info!(
+                name = name_text,
+                kept,
+                "another program's file is kept, and replaced by what dfq wrote"
+            ),
+            false => tracing::warn!(
+                name = name_text,
+                kept,
+                "the file was changed by something else; it is kept, and replaced by what dfq wrote"
+            ),
+        }
         match self.sys.rename(&self.root, name.as_str(), &self.root, &kept) {
             Ok(()) => self.sys.sync_dir(&self.root, parent(&kept)).map(drop),
             Err(Errno::NOENT) => Ok(()),
