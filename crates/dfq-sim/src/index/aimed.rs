@@ -13,7 +13,7 @@ use crate::plan::{BucketKind, DiskKind, Fault, Host, Spot, Store, Trouble, When}
 type Aim = (&'static str, fn(&mut Draw, &mut Sketch));
 
 /// Those that are drawn more often stand here more often.
-const AIMS: [Aim; 22] = [
+const AIMS: [Aim; 21] = [
     ("crowd", crowd),
     ("crowd", crowd),
     ("crowd", crowd),

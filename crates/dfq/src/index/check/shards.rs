@@ -257,7 +257,11 @@ impl Core {
         if repair && self.look_at(shard).await?.is_some_and(|now| now.rows_are_right()) {
             match wanted {
                 true => self.write_blocks(shard, &looked.blocks, &head.version).await,
-                false => self.objects.remove(&[path.clone()], std::time::Duration::MAX).await?,
+                false => {
+                    self.objects
+                        .remove(std::slice::from_ref(&path), std::time::Duration::MAX)
+                        .await?
+                }
             }
             repaired = Some("written anew".to_owned());
         }
@@ -274,7 +278,7 @@ impl Core {
         };
         let mut repaired = None;
         if repair {
-            self.objects.remove(&[path.clone()], std::time::Duration::MAX).await?;
+            self.objects.remove(std::slice::from_ref(&path), std::time::Duration::MAX).await?;
             repaired = Some("removed".to_owned());
         }
         report.tell_repaired(path, problem, repaired);
