@@ -110,7 +110,7 @@ fn documented(begin: &str) -> String {
 fn python() -> Option<String> {
     let python = std::env::var("DFQ_TEST_PYTHON").ok();
     if python.is_none() {
-        eprintln!("SKIPPED: DFQ_TEST_PYTHON names no Python with DuckDB and frictionless");
+        println!("SKIPPED: DFQ_TEST_PYTHON names no Python with DuckDB and frictionless");
     }
     python
 }

@@ -258,8 +258,8 @@ fn trouble() {
     std::fs::write(&file, &whole).unwrap();
     let merged = desk.dfq(&["index", "compact", "./i"]);
     let schema = desk.path("i/versions/datapackage.json/1");
-    let newest = (1..9).map(|n| desk.path(&format!("i/versions/datapackage.json/{n}")));
-    let newest = newest.filter(|path| path.exists()).last().unwrap_or(schema);
+    let mut newest = (1..9).map(|n| desk.path(&format!("i/versions/datapackage.json/{n}")));
+    let newest = newest.rfind(|path| path.exists()).unwrap_or(schema);
     let text = std::fs::read_to_string(&newest).unwrap();
     std::fs::write(&newest, text.replace("\"dfq_index\": 1", "\"dfq_index\": 2")).unwrap();
     let newer = desk.dfq(&["index", "get", "./i", "a"]);

@@ -248,7 +248,8 @@ impl Watch {
         }
         for (key, row) in before.iter().flat_map(|(_, rows)| rows.iter()) {
             let is_there = rows.get(key).is_some_and(|now| now.stamp >= row.stamp);
-            if !is_there && !(row.deleted && Self::is_forgotten(row, wall)) {
+            let may_be_gone = row.deleted && Self::is_forgotten(row, wall);
+            if !is_there && !may_be_gone {
                 let text = format!("'{key}' in {shard}, version {number}: {:?}", row.stamp);
                 self.wrong("what was merged stays, or gives way to what is later", text);
             }
