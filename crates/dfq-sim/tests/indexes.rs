@@ -78,6 +78,16 @@ mod found_by_the_simulation {
     }
 
     #[test]
+    fn rows_that_came_before_their_columns_were_looked_for() {
+        is_found("rows-before-columns-believed");
+    }
+
+    #[test]
+    fn a_folder_of_versions_that_a_power_cut_takes() {
+        is_found("birth-not-synced");
+    }
+
+    #[test]
     fn a_first_version_that_a_network_client_does_not_see() {
         is_found("birth-overlooked");
     }

@@ -408,6 +408,12 @@ planted! {
     OldFilesMerged, "old-files-merged", "index: I4";
     /// A record is put before its columns are there. Others have put theirs in the same place by then.
     ColumnsAddedLate, "columns-added-late", "index: I7";
+    /// Columns that were read are taken to be durable. Who added them died before that, and a power cut leaves rows
+    /// without them.
+    ColumnsNotHeld, "columns-not-held", "index: I7";
+    /// Rows without columns are another program's, though both may have come in between. What was put is read with names
+    /// that are made up.
+    RowsBeforeColumnsBelieved, "rows-before-columns-believed", "index: I7";
     /// Columns are written whatever others have added. Values stand under wrong names.
     ColumnsOverwritten, "columns-overwritten", "index: I7";
 
@@ -415,6 +421,9 @@ planted! {
 
     /// A version's content is not durable before it has its name.
     VersionNotSynced, "version-not-synced", "swap: step 3";
+    /// The folder of versions that somebody else made is taken to be durable. Its maker died before that, and a power cut
+    /// takes all versions.
+    BirthNotSynced, "birth-not-synced", "swap: step 1";
     /// A version's name is not durable before the swap is answered.
     VersionNameNotSynced, "version-name-not-synced", "swap: step 3";
     /// On a network filesystem an old answer that a folder of versions is missing is believed. What was merged for the

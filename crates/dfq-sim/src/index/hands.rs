@@ -72,6 +72,8 @@ impl Hands {
                 }
             }
             Step::Reopen => self.index = None,
+            // Before there is an index it would be one of another program's.
+            Step::Litter if self.yard.tape.inner().sent.is_empty() => {}
             Step::Litter => {
                 let name = format!("inbox/36/litter-{}.usv", self.pid());
                 self.yard.tape.inner().litter.push(name.clone());

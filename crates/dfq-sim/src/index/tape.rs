@@ -151,6 +151,10 @@ impl Objects for Overheard {
         self.inner.load_part(name, range).await
     }
 
+    async fn make_durable(&self, name: &Swapped) -> Result<()> {
+        self.inner.make_durable(name).await
+    }
+
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {
         self.inner.swap(name, expected, bytes).await
     }

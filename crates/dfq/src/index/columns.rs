@@ -14,6 +14,7 @@ use crate::clock::lock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Shard, ShardFile};
 use crate::options::OpenOptions;
+use crate::planted::{self, Planted};
 use crate::provider;
 use crate::store::Objects;
 use crate::store::objects::{Got, List, Swap, Version};
@@ -132,7 +133,12 @@ pub(super) async fn find_schema(objects: &dyn Objects, create: Option<&str>) -> 
         return Ok(schema);
     }
     if let Some(schema) = find_unnamed(objects).await? {
-        return Ok(schema);
+        // Columns are there before rows, so rows of ours that have come since have theirs by now.
+        let named = match planted::is(Planted::RowsBeforeColumnsBelieved) {
+            true => None,
+            false => load_schema(objects).await?,
+        };
+        return Ok(named.map_or(schema, |(named, _)| named));
     }
     let address = &objects.properties().address;
     let Some(key) = create else {
@@ -208,6 +214,18 @@ impl Core {
     /// Adds columns, for all to see before anything is written that needs them.
     pub(super) async fn grow(&self, columns: &[Column]) -> Result<Arc<Schema>> {
         self.change_schema(|schema| schema.add(columns)).await
+    }
+
+    /// Makes the columns durable before rows are that need them: somebody else may have added them, and may have died
+    /// before that.
+    pub(super) async fn hold_columns(&self) -> Result<()> {
+        let schema = self.schema();
+        let held = lock(&self.held).as_ref().is_some_and(|held| Arc::ptr_eq(held, &schema));
+        if !held && !planted::is(Planted::ColumnsNotHeld) {
+            self.objects.make_durable(&layout::index_schema()).await?;
+            *lock(&self.held) = Some(schema);
+        }
+        Ok(())
     }
 
     /// Names shards that were written in `datapackage.json`, if it does not name them yet. What fails is left to the next

@@ -108,6 +108,8 @@ struct Core {
     stamps: Stamps,
     /// The columns as they were last read. They only grow.
     schema: Mutex<Arc<Schema>>,
+    /// Those of them that are known to be durable.
+    held: Mutex<Option<Arc<Schema>>>,
     /// How rows of an index that another program made end, once that is known.
     row_end: Mutex<Option<usv::RowEnd>>,
 }
@@ -156,6 +158,7 @@ impl Index {
             worker_id,
             stamps: Stamps::default(),
             schema,
+            held: Mutex::default(),
             row_end: Mutex::default(),
         };
         Ok(Self { core: Arc::new(core) })

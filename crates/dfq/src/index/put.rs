@@ -146,6 +146,7 @@ impl Core {
     /// The rows of records, each with its answer.
     pub(super) async fn rows(&self, records: &[Record]) -> Result<Vec<Result<(String, Vec<u8>)>>> {
         let schema = self.columns_for(records).await?;
+        self.hold_columns().await?;
         let now = self.stamps.now(&*self.objects, &self.env).await?;
         let row = |record: &Record| -> Result<(String, Vec<u8>)> {
             if !schema.fits(record)? {
@@ -214,6 +215,7 @@ impl Core {
                 ),
             ));
         }
+        self.hold_columns().await?;
         self.stamps.now(&*self.objects, &self.env).await
     }
 

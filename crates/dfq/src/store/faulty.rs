@@ -133,6 +133,10 @@ impl<O: Objects> Objects for Faulty<O> {
         call(&self.plan, "load_part", self.inner.load_part(name, range)).await
     }
 
+    async fn make_durable(&self, name: &Swapped) -> Result<()> {
+        call(&self.plan, "make_durable", self.inner.make_durable(name)).await
+    }
+
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {
         call(&self.plan, "swap", self.inner.swap(name, expected, bytes)).await
     }

@@ -149,6 +149,10 @@ impl<O: Objects> Objects for KeyTree<O> {
         self.objects().load_part(name, range).await
     }
 
+    async fn make_durable(&self, name: &Swapped) -> Result<()> {
+        self.objects().make_durable(name).await
+    }
+
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {
         self.objects().swap(name, expected, bytes).await
     }

@@ -253,6 +253,12 @@ pub trait Objects: Send + Sync + 'static {
     /// the same version, which is for the caller to see to.
     async fn load_part(&self, name: &Swapped, range: Range<u64>) -> Result<Option<Got>>;
 
+    /// Makes durable what could be read of a content that is swapped, where its writer may have died before it came to
+    /// that. For callers who let go of something because of what they have read.
+    async fn make_durable(&self, _name: &Swapped) -> Result<()> {
+        Ok(())
+    }
+
     /// Writes a content if the name still has the version `expected`, or, if that is `None`, if there is no
     /// such name. One caller wins each version.
     ///
@@ -309,6 +315,10 @@ impl<O: Objects + ?Sized> Objects for Arc<O> {
 
     async fn load_part(&self, name: &Swapped, range: Range<u64>) -> Result<Option<Got>> {
         (**self).load_part(name, range).await
+    }
+
+    async fn make_durable(&self, name: &Swapped) -> Result<()> {
+        (**self).make_durable(name).await
     }
 
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {

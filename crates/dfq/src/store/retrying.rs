@@ -134,6 +134,10 @@ impl<O: Objects> Objects for Retrying<O> {
         patiently!(self.patience(), self.inner.load_part(name, range.clone()))
     }
 
+    async fn make_durable(&self, name: &Swapped) -> Result<()> {
+        patiently!(self.patience(), self.inner.make_durable(name))
+    }
+
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {
         let (mut patience, mut unanswered) = (self.patience(), false);
         loop {

@@ -157,6 +157,10 @@ impl<S: Sys> Objects for Filesystem<S> {
         self.inner.load(name, Some(range))
     }
 
+    async fn make_durable(&self, name: &Swapped) -> Result<()> {
+        self.inner.make_durable(name)
+    }
+
     async fn swap(&self, name: &Swapped, expected: Option<&Version>, bytes: &[u8]) -> Result<Swap> {
         self.inner.swap(name, expected, bytes)
     }

@@ -250,6 +250,29 @@ impl<S: Sys> Inner<S> {
         Ok(Swap::Written(Version::new(tag(1, mine)).seen_at(seen)))
     }
 
+    /// Makes the names of versions durable, and the folder's own: somebody else may have made it, and may not have come
+    /// to that.
+    fn sync_versions(&self, dir: &str) -> Result<()> {
+        let error = |errno| self.failed("sync", dir, errno);
+        let inode = self.sys.sync_dir(&self.root, dir).map_err(error)?;
+        if lock(&self.known).get(dir) == Some(&inode) || planted::is(Planted::BirthNotSynced) {
+            return Ok(());
+        }
+        self.sync_names(parent(dir))?;
+        lock(&self.known).insert(dir.to_owned(), inode);
+        Ok(())
+    }
+
+    /// See [`Objects::make_durable`](crate::store::Objects::make_durable).
+    pub(super) fn make_durable(&self, name: &Swapped) -> Result<()> {
+        let dir = layout::versions_dir(name);
+        match self.sys.exists(&self.root, &dir) {
+            Ok(true) => self.sync_versions(&dir),
+            Ok(false) => Ok(()),
+            Err(errno) => Err(self.failed("look at", &dir, errno)),
+        }
+    }
+
     fn is_inode(&self, at: &S::Dir, path: &str, inode: u64) -> SysResult<bool> {
         match self.sys.stat(at, path) {
             Ok(meta) => Ok(meta.inode == inode),
@@ -286,7 +309,7 @@ impl<S: Sys> Inner<S> {
             return Ok(Swap::Lost);
         };
         if !planted::is(Planted::VersionNameNotSynced) {
-            self.sys.sync_dir(&self.root, &dir).map_err(error)?;
+            self.sync_versions(&dir)?;
         }
         if planted::is(Planted::NoLookBack) {
             return Ok(Swap::Written(Version::new(tag(number + 1, mine)).seen_at(seen)));
