@@ -146,6 +146,15 @@ impl Schema {
         bytes
     }
 
+    /// Whether it was read after another one, or is the same: columns only come, and integers only become floats.
+    pub(crate) fn is_as_new_as(&self, other: &Self) -> bool {
+        let integers = |it: &Self| it.columns.iter().filter(|it| it.kind == Kind::Integer).count();
+        match self.columns.len().cmp(&other.columns.len()) {
+            std::cmp::Ordering::Equal => integers(self) <= integers(other),
+            more_or_fewer => more_or_fewer.is_gt(),
+        }
+    }
+
     /// The name of the key's column.
     pub(crate) fn key_column(&self) -> &str {
         &self.columns[0].name
@@ -306,6 +315,15 @@ impl Schema {
                 Manner::Theirs(_) => row.extend(text.as_bytes()),
             }
         }
+    }
+
+    /// The field of an index of another program that says when a record is of, if these fields lack it.
+    pub(crate) fn time_field(&self, fields: &Map<String, Value>) -> Option<&str> {
+        let Manner::Theirs(Some(at)) = self.manner else { return None };
+        let column = &self.columns[at];
+        let is_time = matches!(column.kind, Kind::String | Kind::Datetime);
+        let lacks = fields.get(&column.name).is_none_or(Value::is_null);
+        (is_time && lacks && at > 0).then_some(&column.name)
     }
 
     /// A row, with nulls at its end for what it lacks.
