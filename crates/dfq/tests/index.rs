@@ -9,7 +9,15 @@ mod cases;
 mod checks;
 #[path = "index/imports.rs"]
 mod imports;
+#[path = "index/meddled.rs"]
+mod meddled;
 #[path = "index/places.rs"]
 mod places;
+#[path = "index/races.rs"]
+mod races;
+#[path = "index/stopped.rs"]
+mod stopped;
+#[path = "index/strange.rs"]
+mod strange;
 #[path = "index/theirs.rs"]
 mod theirs;

@@ -53,7 +53,20 @@ impl Blocks {
         if at >= self.last + self.length {
             self.begin.push((at, usv::key_of(row).to_vec()));
             self.last = at;
+            if self.begin.len() as u64 >= 2 * MOST {
+                self.thin_out();
+            }
         }
+    }
+
+    /// Joins every two blocks: the shard is longer than was expected.
+    fn thin_out(&mut self) {
+        let mut number = 0;
+        self.begin.retain(|_| {
+            number += 1;
+            number % 2 == 0
+        });
+        self.length *= 2;
     }
 
     /// Where blocks begin, and with which key; the first is left out.
@@ -141,6 +154,23 @@ mod tests {
         let version = Version::new("\"a\u{1f}b\"").with_generation(Some("7".to_owned()));
         let pin = Pin { version, size: 100_000, modified: -5 };
         assert_eq!(Blocks::parse(&blocks.to_bytes(&pin)), Some((blocks, pin)));
+    }
+
+    /// An import makes a shard of any length out of nothing.
+    #[test]
+    fn blocks_are_few_however_long_the_shard_becomes() {
+        let mut blocks = Blocks::for_size(0);
+        let size = 64_000_000;
+        for n in 0..size / 1000 {
+            blocks.note(n * 1000, format!("{n:08}\u{1f}x").as_bytes());
+        }
+        let count = blocks.begins().len() as u64;
+        assert!((MOST / 2..=2 * MOST).contains(&count), "{count} blocks");
+        for n in 0..size / 1000 {
+            let range = blocks.range_of(format!("{n:08}").as_bytes(), size);
+            assert!(range.contains(&(n * 1000)), "{n}: {range:?}");
+            assert!(range.end - range.start < 4 * size / MOST, "{n}: {range:?}");
+        }
     }
 
     #[test]

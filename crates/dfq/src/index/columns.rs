@@ -206,7 +206,7 @@ impl Core {
     /// Keeps the columns that were read, unless more are known already.
     pub(super) fn know(&self, schema: Schema) {
         let mut known = lock(&self.schema);
-        if schema.columns.len() >= known.columns.len() || !known.named {
+        if !known.named || schema.is_as_new_as(&known) {
             *known = Arc::new(schema);
         }
     }

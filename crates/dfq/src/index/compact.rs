@@ -98,7 +98,7 @@ impl Core {
         &self,
         shard: Shard,
         mut listed: Option<Vec<InboxFile>>,
-        mut flat: Vec<InboxFile>,
+        flat: Vec<InboxFile>,
         locked: bool,
     ) -> Result<Outcome> {
         let mut lock = match locked {
@@ -110,12 +110,13 @@ impl Core {
         };
         super::flaws::note_lock(self, shard, locked);
         let mut all = Done::default();
+        let mut stays = BTreeSet::new();
         let outcome = loop {
             if let Some(lock) = &mut lock {
                 // Whether that works or not: the swap decides.
                 let _ = self.renew(lock).await;
             }
-            match self.pass(shard, listed.take(), std::mem::take(&mut flat)).await {
+            match self.pass(shard, listed.take(), &flat, &mut stays).await {
                 Ok(Outcome::Done(done)) => {
                     let more = done.more;
                     all.add(done);
@@ -123,7 +124,9 @@ impl Core {
                         break Ok(Outcome::Done(all));
                     }
                 }
-                Ok(Outcome::Nothing) if all.files > 0 => break Ok(Outcome::Done(all)),
+                Ok(Outcome::Nothing) if !stays.is_empty() || all.files > 0 => {
+                    break Ok(Outcome::Done(all));
+                }
                 end => break end,
             }
         };
@@ -133,23 +136,27 @@ impl Core {
         outcome
     }
 
+    /// One pass over the inbox of a shard. `stays` is what was looked at already and is there still, because it cannot be
+    /// read or must not be removed: it takes no room in a further pass, so it cannot keep that from the rest.
     async fn pass(
         &self,
         shard: Shard,
         listed: Option<Vec<InboxFile>>,
-        flat: Vec<InboxFile>,
+        flat: &[InboxFile],
+        stays: &mut BTreeSet<String>,
     ) -> Result<Outcome> {
         let began = self.env.monotonic();
         let mut files = match listed {
             Some(files) => files,
             None => self.list_inbox(layout::inbox_of(Some(shard))).await?,
         };
-        files.extend(flat);
+        files.extend_from_slice(flat);
+        files.retain(|file| !stays.contains(&file.path));
         let mut done = Done::default();
         if files.is_empty() {
             return Ok(Outcome::Nothing);
         }
-        done.set_aside = self.set_aside_old(&mut files).await?;
+        self.set_aside_old(&mut files, &mut done, stays).await?;
         // After the listing: whatever was put by then has its columns.
         let schema = self.reload().await?;
         self.check_named(&schema)?;
@@ -159,13 +166,15 @@ impl Core {
         let all = files.len();
         bound(&mut files);
         let complete = files.len() == all;
+        done.more = !complete;
         let taken = self.take(&schema, &files).await?;
         done.unreadable.extend(taken.unreadable);
+        let mut goes = taken.files.iter().peekable();
+        let left = files.iter().filter(|file| goes.next_if(|path| **path == file.path).is_none());
+        stays.extend(left.map(|file| file.path.clone()));
         if taken.files.is_empty() && taken.seeds.is_empty() {
-            return Ok(match done.set_aside + done.unreadable.len() as u64 {
-                0 => Outcome::Nothing,
-                _ => Outcome::Done(done),
-            });
+            let nothing = complete && done.set_aside == 0 && done.unreadable.is_empty();
+            return Ok(if nothing { Outcome::Nothing } else { Outcome::Done(done) });
         }
         (done.rows, done.files) = (taken.read, (taken.files.len() + taken.seeds.len()) as u64);
         // Only if nothing was left in the inbox that a forgotten deletion might have beaten.
@@ -186,7 +195,6 @@ impl Core {
         self.removes_more(shard, &files).await?;
         self.remove_merged(&taken.files).await?;
         self.note_seen(shard, taken.seeds, &seeds).await;
-        done.more = !complete;
         Ok(Outcome::Done(done))
     }
 
@@ -344,9 +352,14 @@ impl Core {
     }
 
     /// Takes what was put too long ago out of the files to be merged, and out of the inbox.
-    async fn set_aside_old(&self, files: &mut Vec<InboxFile>) -> Result<u64> {
+    async fn set_aside_old(
+        &self,
+        files: &mut Vec<InboxFile>,
+        done: &mut Done,
+        stays: &mut BTreeSet<String>,
+    ) -> Result<()> {
         if planted::is(Planted::OldFilesMerged) {
-            return Ok(0);
+            return Ok(());
         }
         let now = self.stamps.now(&*self.objects, &self.env).await?;
         let before = now.saturating_sub(MERGED_WITHIN).unwrap_or(now);
@@ -357,12 +370,21 @@ impl Core {
         let old: Vec<InboxFile> = old;
         let mut moving = Vec::with_capacity(old.len());
         for file in &old {
-            moving.push(self.set_aside(&file.path));
+            moving.push(async move { (&file.path, self.set_aside(&file.path).await) });
         }
-        let moved = futures::stream::iter(moving).buffered(self.at_once(ASIDE_AT_ONCE));
-        let moved: Vec<Result<()>> = moved.collect().await;
-        moved.into_iter().collect::<Result<()>>()?;
-        Ok(old.len() as u64)
+        let mut moved = futures::stream::iter(moving).buffered(self.at_once(ASIDE_AT_ONCE));
+        while let Some((path, moved)) = moved.next().await {
+            match moved {
+                Ok(()) => done.set_aside += 1,
+                // Too large to be one of ours.
+                Err(error) if error.kind() == ErrorKind::Damaged => {
+                    done.unreadable.push(error.to_string());
+                    stays.insert(path.clone());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     pub(super) async fn set_aside(&self, path: &str) -> Result<()> {
@@ -409,7 +431,8 @@ fn bound(files: &mut Vec<InboxFile>) {
     files.truncate(count);
 }
 
-fn damaged(shard: Shard, error: &Error) -> Error {
+/// The error for a shard that does not look like one of ours.
+pub(super) fn damaged(shard: Shard, error: &Error) -> Error {
     let name = layout::index_shard(shard);
     Error::damaged(format!(
         "'{}' was not written by dfq, or was changed since: {error}; see `dfq index check`",

@@ -56,7 +56,7 @@ impl Core {
         let Some(row) = rows.into_iter().max_by(|one, other| schema.compare(one, other)) else {
             return Ok(None);
         };
-        self.stamps.note_row(&row, &self.env);
+        self.stamps.note_row(schema.updated_at(&row), &self.env);
         Ok(self.schema_for(&row).await?.entry(&row))
     }
 
@@ -110,14 +110,16 @@ impl Core {
         schema: &Schema,
         files: Vec<InboxFile>,
     ) -> Result<Option<Vec<u8>>> {
-        let mut begun = futures::stream::iter(files)
-            .map(|file| async move {
+        let mut reads = Vec::with_capacity(files.len());
+        for file in &files {
+            reads.push(async move {
                 let got = self.objects.get(&file.path, Some(0..BEGINNING)).await;
                 got.map(|got| got.map(|got| (file, got)))
-            })
-            .buffered(self.at_once(AT_ONCE));
+            });
+        }
+        let mut begun = futures::stream::iter(reads).buffered(self.at_once(AT_ONCE));
         let mut best: Option<Vec<u8>> = None;
-        let mut longest: Option<(Vec<u8>, InboxFile)> = None;
+        let mut longest: Option<(Vec<u8>, &InboxFile)> = None;
         while let Some(got) = begun.next().await {
             let Some((file, Got { mut bytes, head })) = got? else { continue };
             let whole = bytes.len() as u64 >= head.size;
@@ -138,8 +140,12 @@ impl Core {
         if best.as_ref().is_some_and(|best| schema.compare(best, &begun).is_gt()) {
             return Ok(best);
         }
-        let rest = self.take(schema, &[file]).await?.rows.take(key.as_bytes());
-        if let Some(row) = rest {
+        let mut taken = self.take(schema, std::slice::from_ref(file)).await?;
+        if !taken.unreadable.is_empty() {
+            // What follows it does not tell, for of those only the beginnings were looked at.
+            taken = self.take(schema, &files).await?;
+        }
+        if let Some(row) = taken.rows.take(key.as_bytes()) {
             keep_greater(schema, &mut best, row);
         }
         Ok(best)

@@ -47,7 +47,11 @@ impl Core {
                 return Ok(Some(lock));
             }
             let Some(there) = self.objects.read(&path).await? else { continue };
-            if now < expires_at(&there).1 || planted::is(Planted::LockForEver) {
+            // Ours, if the answer was lost.
+            if there.bytes == bytes {
+                return Ok(Some(lock));
+            }
+            if now < expires_at(&there, now).1 || planted::is(Planted::LockForEver) {
                 return Ok(None);
             }
             self.objects.put(&path, &bytes).await?;
@@ -74,7 +78,7 @@ impl Core {
             return Ok(None);
         };
         let now = self.stamps.now(&*self.objects, &self.env).await?;
-        let (worker_id, until) = expires_at(&there);
+        let (worker_id, until) = expires_at(&there, now);
         Ok((now >= until).then(|| worker_id.map(|worker_id| (worker_id, until))))
     }
 
@@ -103,11 +107,15 @@ impl Core {
 }
 
 /// Whose a lock is, if it says so, and when it expires.
-fn expires_at(there: &Stored) -> (Option<String>, Timestamp) {
-    let longest = there.modified + 2 * HELD_FOR;
-    match serde_json::from_slice::<File>(&there.bytes) {
-        // A store whose clock was wrong may have let somebody hold it for years.
-        Ok(file) => (Some(file.worker_id), file.expires_at.min(longest)),
-        Err(_) => (None, longest),
+fn expires_at(there: &Stored, now: Timestamp) -> (Option<String>, Timestamp) {
+    let (worker_id, said) = match serde_json::from_slice::<File>(&there.bytes) {
+        Ok(file) => (Some(file.worker_id), file.expires_at),
+        Err(_) => (None, Timestamp::MAX),
+    };
+    // A store whose clock was wrong may have let somebody hold it for years, or have written it years ahead.
+    let after = |time: Timestamp| time.saturating_add(2 * HELD_FOR).unwrap_or(time);
+    match there.modified > after(now) {
+        true => (worker_id, now),
+        false => (worker_id, said.min(after(there.modified))),
     }
 }

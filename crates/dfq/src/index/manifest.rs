@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Core;
 use super::merge::Counts;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::layout::{self, Shard};
 use crate::store::ObjectsExt as _;
 
@@ -50,8 +50,12 @@ impl Manifest {
 impl Core {
     /// The statistics; none if there is no such file, or not one of ours.
     pub(super) async fn manifest(&self) -> Result<Option<Manifest>> {
-        let there = self.objects.read(layout::MANIFEST).await?;
-        Ok(there.and_then(|there| serde_json::from_slice(&there.bytes).ok()))
+        match self.objects.read(layout::MANIFEST).await {
+            Ok(there) => Ok(there.and_then(|there| serde_json::from_slice(&there.bytes).ok())),
+            // Too large to be one.
+            Err(error) if error.kind() == ErrorKind::Damaged => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Notes what is in shards that were compacted, and that there are such shards, if that or the columns are not what they were. What fails is left to

@@ -106,6 +106,46 @@ pub(crate) fn merge_theirs(
     Ok(Merged { bytes, counts, blocks, changed })
 }
 
+/// The rows of a shard of ours, looked at one after the other: a cheap look at each. `check` looks closer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InOrder {
+    last_key: Vec<u8>,
+    number: u64,
+}
+
+impl InOrder {
+    /// Refuses a row that dfq has not written there.
+    pub(crate) fn look(&mut self, row: &[u8]) -> Result<()> {
+        self.number += 1;
+        let key = usv::key_of(row);
+        if key <= self.last_key.as_slice() {
+            return Err(self.wrong(match key.is_empty() {
+                true => "it has no key",
+                false => "the rows are not sorted by key, each key once",
+            }));
+        }
+        let mut fields = usv::fields(row).skip(1).map(<[u8]>::len);
+        if (fields.next(), fields.next()) != (Some(27), Some(26)) {
+            return Err(self.wrong("_updated_at or _ulid is not as dfq writes it"));
+        }
+        self.last_key.clear();
+        self.last_key.extend(key);
+        Ok(())
+    }
+
+    /// Refuses what is left after the last row.
+    pub(crate) fn end(&self, rest: &[u8]) -> Result<()> {
+        match rest {
+            [] => Ok(()),
+            _ => Err(self.wrong("its last row is cut short")),
+        }
+    }
+
+    fn wrong(&self, why: &str) -> Error {
+        Error::damaged(format!("row {}: {why}", self.number))
+    }
+}
+
 /// A shard on its way, row by row.
 pub(crate) struct Merger<'a> {
     schema: &'a Schema,
@@ -118,8 +158,7 @@ pub(crate) struct Merger<'a> {
     changed: bool,
     /// The beginning of a row that is not here whole yet.
     rest: Vec<u8>,
-    last_key: Vec<u8>,
-    row_number: u64,
+    order: InOrder,
 }
 
 impl<'a> Merger<'a> {
@@ -134,8 +173,7 @@ impl<'a> Merger<'a> {
             blocks: Blocks::for_size(expected),
             changed: false,
             rest: Vec::new(),
-            last_key: Vec::new(),
-            row_number: 0,
+            order: InOrder::default(),
         }
     }
 
@@ -161,9 +199,7 @@ impl<'a> Merger<'a> {
 
     /// The merged shard.
     pub(crate) fn finish(mut self) -> Result<Merged> {
-        if !self.rest.is_empty() {
-            return Err(self.wrong("its last row is cut short"));
-        }
+        self.order.end(&self.rest)?;
         while let Some((_, row)) = self.news.next() {
             self.changed = true;
             self.write(&row);
@@ -172,24 +208,9 @@ impl<'a> Merger<'a> {
         Ok(Merged { bytes: out, counts, blocks, changed })
     }
 
-    fn wrong(&self, why: &str) -> Error {
-        Error::damaged(format!("row {}: {why}", self.row_number))
-    }
-
     fn old_row(&mut self, row: &[u8]) -> Result<()> {
-        self.row_number += 1;
+        self.order.look(row)?;
         let key = usv::key_of(row);
-        if key <= self.last_key.as_slice() {
-            return Err(self.wrong(match key.is_empty() {
-                true => "it has no key",
-                false => "the rows are not sorted by key, each key once",
-            }));
-        }
-        if !looks_like_ours(row) {
-            return Err(self.wrong("_updated_at or _ulid is not as dfq writes it"));
-        }
-        self.last_key.clear();
-        self.last_key.extend(key);
         while self.news.peek().is_some_and(|(new, _)| new.as_slice() < key) {
             let Some((_, row)) = self.news.next() else { break };
             self.changed = true;
@@ -228,12 +249,6 @@ impl<'a> Merger<'a> {
         }
         self.out.push(usv::END);
     }
-}
-
-/// A cheap look at every row of a shard. `check` looks closer.
-fn looks_like_ours(row: &[u8]) -> bool {
-    let mut fields = usv::fields(row).skip(1).map(<[u8]>::len);
-    (fields.next(), fields.next()) == (Some(27), Some(26))
 }
 
 #[cfg(test)]

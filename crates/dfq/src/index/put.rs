@@ -157,7 +157,15 @@ impl Core {
                 Manner::Ours => row::begin(&record.key, &stamp, false),
                 Manner::Theirs(_) => record.key.as_bytes().to_vec(),
             };
-            schema.write_fields(&mut row, &record.fields);
+            match schema.time_field(&record.fields) {
+                None => schema.write_fields(&mut row, &record.fields),
+                // Without a time it would count after every row that has one.
+                Some(name) => {
+                    let mut fields = record.fields.clone();
+                    fields.insert(name.to_owned(), stamp.updated_at.as_str().into());
+                    schema.write_fields(&mut row, &fields);
+                }
+            }
             match schema.manner {
                 Manner::Ours => row::trim(&mut row),
                 // Its readers may count on every column.

@@ -77,6 +77,14 @@ impl Schema {
         }
     }
 
+    /// The time by which a row counts, as it stands there.
+    pub(crate) fn updated_at<'a>(&self, row: &'a [u8]) -> &'a [u8] {
+        match self.manner {
+            Manner::Ours => usv::field(row, UPDATED_AT_AT),
+            Manner::Theirs(column) => column.map_or(&[], |column| usv::field(row, column)),
+        }
+    }
+
     /// Whether a row says that its key was deleted.
     pub(crate) fn is_deletion(&self, row: &[u8]) -> bool {
         self.manner == Manner::Ours && usv::field(row, DELETED_AT) == IS_DELETED

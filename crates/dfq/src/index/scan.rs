@@ -9,11 +9,12 @@ use std::collections::VecDeque;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use memchr::memchr;
+use memchr::memrchr;
 use serde_json::Value;
 
+use super::compact::damaged;
 use super::inbox::InboxFile;
-use super::merge::Ordered;
+use super::merge::{InOrder, Ordered};
 use super::record::Entry;
 use super::schema::{Manner, Schema};
 use super::seeds::Flat;
@@ -98,6 +99,8 @@ struct Cursor {
     place: Option<(Version, u64)>,
     /// The beginning of a row that is not here whole yet.
     rest: Vec<u8>,
+    /// The rows up to there.
+    order: InOrder,
     /// The last key that was handed out or passed over.
     last_key: Vec<u8>,
     /// Nothing more comes.
@@ -193,7 +196,8 @@ impl Core {
         }
         let news = news.starting_at(options.prefix.as_bytes());
         let (place, rest, last_key) = (None, Vec::new(), Vec::new());
-        Ok(Cursor { shard, schema, news, in_news, place, rest, last_key, end: false })
+        let order = InOrder::default();
+        Ok(Cursor { shard, schema, news, in_news, place, rest, order, last_key, end: false })
     }
 
     /// Reads the next part of a shard. A cursor is as it was after an error.
@@ -219,28 +223,36 @@ impl Core {
             // Another version: from its beginning, and after the last key.
             Some(_) => {
                 (cursor.place, cursor.rest) = (None, Vec::new());
+                cursor.order = InOrder::default();
                 return Ok(out);
             }
             None => self.check_untouched(cursor.shard, &got.head).await?,
         }
         let next = at + got.bytes.len() as u64;
-        let bytes = [std::mem::take(&mut cursor.rest), got.bytes].concat();
-        let mut from = bytes.as_slice();
-        while let Some(end) = memchr(usv::END, from) {
-            let row = &from[..end];
-            from = &from[end + 1..];
-            if usv::width(row) > cursor.schema.columns.len() {
-                cursor.schema = self.reload().await?;
-            }
+        let bytes = [cursor.rest.as_slice(), &got.bytes].concat();
+        let whole = memrchr(usv::END, &bytes).map_or(0, |end| end + 1);
+        let rows = || bytes[..whole].split_inclusive(|byte| *byte == usv::END);
+        let rows = || rows().map(|row| &row[..row.len() - 1]);
+        // First all that can fail, so that the cursor is as it was then.
+        let mut order = cursor.order.clone();
+        if !planted::is(Planted::ScanPartsMixed) {
+            let looked = rows().try_for_each(|row| order.look(row));
+            let looked = looked.and_then(|()| match next >= got.head.size {
+                true => order.end(&bytes[whole..]),
+                false => Ok(()),
+            });
+            looked.map_err(|error| damaged(cursor.shard, &error))?;
+        }
+        if rows().any(|row| usv::width(row) > cursor.schema.columns.len()) {
+            cursor.schema = self.reload().await?;
+        }
+        cursor.order = order;
+        for row in rows() {
             cursor.old_row(row, options, &mut out);
         }
-        cursor.rest = from.to_vec();
+        cursor.rest = bytes[whole..].to_vec();
         cursor.place = Some((got.head.version, next));
         if next >= got.head.size {
-            if !cursor.rest.is_empty() {
-                let row = std::mem::take(&mut cursor.rest);
-                cursor.old_row(&row, options, &mut out);
-            }
             self.rest_of_news(cursor, options, &mut out);
         }
         Ok(out)

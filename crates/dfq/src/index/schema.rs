@@ -5,15 +5,16 @@
 //! kind: the first resource is ours, and its `path` names every shard that has been written, because readers of data
 //! packages expand no patterns. A shard is named after it was written, so every name leads to a file.
 
-use std::borrow::Cow;
-
 use serde_json::{Map, Value, json};
 
 use super::record::Record;
-use super::ulid::read_time;
 use super::usv::{self, RowEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Shard};
+
+mod kind;
+
+pub use kind::{Column, Kind};
 
 /// The columns after the key that an index of ours has.
 pub(crate) const UPDATED_AT: &str = "_updated_at";
@@ -36,142 +37,6 @@ const NEWEST: u64 = 1;
 /// The most columns, and the most bytes of a column's name.
 const MOST_COLUMNS: usize = 1000;
 const LONGEST_NAME: usize = 200;
-
-/// The type of a column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Any text.
-    String,
-    /// A whole number.
-    Integer,
-    /// Any number.
-    Float,
-    /// True or false.
-    Boolean,
-    /// A time, as RFC 3339 writes it.
-    Datetime,
-    /// Any JSON, as compact text.
-    Json,
-}
-
-impl Kind {
-    /// What Frictionless calls it.
-    fn frictionless(self) -> &'static str {
-        match self {
-            Self::String => "string",
-            Self::Integer => "integer",
-            Self::Float => "number",
-            Self::Boolean => "boolean",
-            Self::Datetime => "datetime",
-            Self::Json => "any",
-        }
-    }
-
-    fn parse(name: &str) -> Self {
-        match name {
-            "integer" => Self::Integer,
-            "number" => Self::Float,
-            "boolean" => Self::Boolean,
-            "datetime" => Self::Datetime,
-            "any" | "object" | "array" => Self::Json,
-            _ => Self::String,
-        }
-    }
-
-    /// Its name, as people write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Float => "float",
-            Self::Json => "json",
-            other => other.frictionless(),
-        }
-    }
-
-    /// The type of a column whose first value this is; null has none.
-    fn of(value: &Value) -> Option<Self> {
-        Some(match value {
-            Value::Null => return None,
-            Value::Bool(_) => Self::Boolean,
-            Value::Number(number) if number.is_f64() => Self::Float,
-            Value::Number(_) => Self::Integer,
-            Value::String(_) => Self::String,
-            Value::Array(_) | Value::Object(_) => Self::Json,
-        })
-    }
-
-    /// Whether a column of this type takes a value.
-    fn takes(self, value: &Value) -> bool {
-        match (self, value) {
-            (_, Value::Null)
-            | (Self::Json, _)
-            | (Self::String, Value::String(_))
-            | (Self::Float, Value::Number(_))
-            | (Self::Boolean, Value::Bool(_)) => true,
-            (Self::Integer, Value::Number(number)) => !number.is_f64(),
-            (Self::Datetime, Value::String(text)) => read_time(text).is_some(),
-            _ => false,
-        }
-    }
-
-    /// The text of a value that the column takes; none for null.
-    fn text(self, value: &Value) -> Option<Cow<'_, str>> {
-        match value {
-            Value::Null => None,
-            Value::String(text) if self != Self::Json => Some(text.into()),
-            value => Some(value.to_string().into()),
-        }
-    }
-
-    /// What a field stands for. What is not of this type is text: others may have written it.
-    fn read(self, field: &[u8], manner: Manner) -> Value {
-        let text = match manner {
-            Manner::Ours => usv::unescape(field),
-            Manner::Theirs(_) => {
-                Some(String::from_utf8_lossy(field)).filter(|text| !text.is_empty())
-            }
-        };
-        let Some(text) = text else { return Value::Null };
-        let parsed = match self {
-            Self::String | Self::Datetime => None,
-            Self::Integer | Self::Float => {
-                serde_json::from_str(&text).ok().filter(Value::is_number)
-            }
-            Self::Boolean => text.parse().ok().map(Value::Bool),
-            Self::Json => serde_json::from_str(&text).ok(),
-        };
-        parsed.unwrap_or_else(|| Value::String(text.into_owned()))
-    }
-}
-
-impl std::str::FromStr for Kind {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        let all =
-            [Self::String, Self::Integer, Self::Float, Self::Boolean, Self::Datetime, Self::Json];
-        all.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            Error::invalid(format!(
-                "'{name}' is not a type; there are string, integer, float, boolean, datetime and json"
-            ))
-        })
-    }
-}
-
-/// A column of an index.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Column {
-    /// Its name.
-    pub name: String,
-    /// What is in it.
-    pub kind: Kind,
-}
-
-impl Column {
-    /// A column.
-    pub fn new(name: impl Into<String>, kind: Kind) -> Self {
-        Self { name: name.into(), kind }
-    }
-}
 
 /// How rows of an index are ordered, and what else depends on who made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,6 +144,15 @@ impl Schema {
         let mut bytes = serde_json::to_vec_pretty(&self.file).unwrap_or_default();
         bytes.push(b'\n');
         bytes
+    }
+
+    /// Whether it was read after another one, or is the same: columns only come, and integers only become floats.
+    pub(crate) fn is_as_new_as(&self, other: &Self) -> bool {
+        let integers = |it: &Self| it.columns.iter().filter(|it| it.kind == Kind::Integer).count();
+        match self.columns.len().cmp(&other.columns.len()) {
+            std::cmp::Ordering::Equal => integers(self) <= integers(other),
+            more_or_fewer => more_or_fewer.is_gt(),
+        }
     }
 
     /// The name of the key's column.
@@ -441,6 +315,15 @@ impl Schema {
                 Manner::Theirs(_) => row.extend(text.as_bytes()),
             }
         }
+    }
+
+    /// The field of an index of another program that says when a record is of, if these fields lack it.
+    pub(crate) fn time_field(&self, fields: &Map<String, Value>) -> Option<&str> {
+        let Manner::Theirs(Some(at)) = self.manner else { return None };
+        let column = &self.columns[at];
+        let is_time = matches!(column.kind, Kind::String | Kind::Datetime);
+        let lacks = fields.get(&column.name).is_none_or(Value::is_null);
+        (is_time && lacks && at > 0).then_some(&column.name)
     }
 
     /// A row, with nulls at its end for what it lacks.

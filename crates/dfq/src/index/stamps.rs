@@ -10,8 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::row::Stamp;
-use super::ulid::{Ulid, parse_time_text, time_text};
-use super::usv;
+use super::ulid::{Ulid, read_time, time_text};
 use crate::clock::{Env, lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{self, Planted};
@@ -118,7 +117,7 @@ impl Stamps {
     /// Notes a row that was read. A row whose time is too far ahead is not followed there.
     pub(super) fn note(&self, updated_at: &[u8], now: Timestamp) {
         let text = std::str::from_utf8(updated_at).unwrap_or_default();
-        let Some(time) = parse_time_text(text) else { return };
+        let Some(time) = read_time(text) else { return };
         if planted::is(Planted::ReadNotFollowed) {
             return;
         }
@@ -129,13 +128,13 @@ impl Stamps {
     }
 
     /// Notes the row that a reader got.
-    pub(super) fn note_row(&self, row: &[u8], env: &Env) {
+    pub(super) fn note_row(&self, updated_at: &[u8], env: &Env) {
         let sample = lock(&self.state).sample;
         let now = match sample {
             Some((store, taken)) => store + env.monotonic().saturating_sub(taken),
             // Only to see that it is not absurd.
             None => env.clock().wall(),
         };
-        self.note(usv::field(row, 1), now);
+        self.note(updated_at, now);
     }
 }

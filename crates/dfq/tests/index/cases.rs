@@ -35,7 +35,7 @@ pub(crate) async fn all(index: &Index, options: ScanOptions) -> BTreeMap<String,
     found
 }
 
-async fn value(index: &Index, key: &str) -> Option<Value> {
+pub(crate) async fn value(index: &Index, key: &str) -> Option<Value> {
     let entry = index.get(key).await.unwrap()?;
     assert_eq!(entry.key, key);
     Some(entry.fields.get("value").cloned().unwrap_or_default())

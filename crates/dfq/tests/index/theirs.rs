@@ -8,16 +8,16 @@ use super::cases::{all, compact, put};
 use super::places::Place;
 
 /// The shard of a key.
-fn shard(key: &str) -> String {
+pub(crate) fn shard(key: &str) -> String {
     use sha2::Digest;
     format!("{:02x}", sha2::Sha256::digest(key.as_bytes())[0])
 }
 
-fn row(fields: &[&str], end: &str) -> Vec<u8> {
+pub(crate) fn row(fields: &[&str], end: &str) -> Vec<u8> {
     format!("{}{end}", fields.join("\u{1f}")).into_bytes()
 }
 
-const PACKAGE: &str = r#"{"resources": [{"name": "domains", "path": "shards/*.usv", "schema": {"fields": [
+pub(crate) const PACKAGE: &str = r#"{"resources": [{"name": "domains", "path": "shards/*.usv", "schema": {"fields": [
     {"name": "domain", "type": "string"}, {"name": "value", "type": "string"},
     {"name": "updated_at", "type": "datetime"}, {"name": "note", "type": "string"}]}}]}"#;
 
@@ -28,7 +28,7 @@ async fn value(index: &Index, key: &str) -> Option<serde_json::Value> {
 }
 
 /// Keys of one shard, so that a shard has several rows.
-fn mates(of: &str) -> Vec<String> {
+pub(crate) fn mates(of: &str) -> Vec<String> {
     let all = (0..).map(|n| format!("{of}{n}.com"));
     all.filter(|key| shard(key) == shard(of)).take(4).collect()
 }
@@ -125,10 +125,11 @@ async fn what_cannot_be_written_there_is_refused_by_name() {
     let more = vec![Column::new("other", Kind::String)];
     assert_eq!(index.add_columns(more).await.unwrap_err().kind(), ErrorKind::Invalid);
     // Their empty texts are nulls, without an escape.
-    put(&index, vec![Record::new("a").unwrap().with("value", "").with("note", "n")]).await;
+    let record = Record::new("a").unwrap().with("value", "").with("note", "n");
+    put(&index, vec![record.with("updated_at", "2026-01-01")]).await;
     compact(&index).await;
     let bytes = place.read(&format!("shards/{}.usv", shard("a"))).await.unwrap();
-    assert_eq!(bytes, b"a\x1f\x1f\x1fn\n");
+    assert_eq!(bytes, b"a\x1f\x1f2026-01-01\x1fn\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -179,12 +180,12 @@ async fn columns_are_named_once_and_must_fit() {
     let error = adopt(&names).await.err().unwrap();
     assert!(error.to_string().contains("named already"), "{error}");
     let record = Record::new("b.com").unwrap().with("value", "2");
-    put(&index, vec![record]).await;
+    put(&index, vec![record.with("updated_at", "2026-01-02")]).await;
     compact(&index).await;
     assert_eq!(value(&index, "a.com").await, Some(json!("1")));
     assert_eq!(std::fs::read(&path).unwrap(), bytes, "it was not touched");
     let written = std::fs::read(dir.path().join(format!("shards/{}.usv", shard("b.com"))));
-    assert_eq!(written.unwrap(), b"b.com\x1f2\x1f\x1f\x1e\n");
+    assert_eq!(written.unwrap(), b"b.com\x1f2\x1f2026-01-02\x1f\x1e\n");
     let ours = tempfile::tempdir().unwrap();
     Index::create(ours.path(), OpenOptions::existing(), "key").await.unwrap();
     let error = Index::adopt(ours.path(), OpenOptions::existing(), columns(&names)).await;
