@@ -42,7 +42,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(global: &Global) -> Result<Self> {
+    pub(crate) fn new(global: &Global, env: Env) -> Result<Self> {
         start_log(global.verbose);
         let flags = Flags {
             config: global.config.clone(),
@@ -52,7 +52,7 @@ impl Context {
         let here = std::env::current_dir().unwrap_or_default();
         Ok(Self {
             config: Config::load(&here, flags, Environment::system())?,
-            env: Env::system(),
+            env,
             meter: Meter::default(),
             fifo: AtomicBool::new(false),
             opened: Mutex::default(),
@@ -211,7 +211,8 @@ impl Context {
 
     /// The same for what is in a bucket, and is no queue yet.
     pub(crate) fn access_s3(&self, options: OpenOptions) -> OpenOptions {
-        OpenOptions { meter: self.meter.clone(), s3: self.config.s3(), ..options }
+        let (env, meter) = (self.env.clone(), self.meter.clone());
+        OpenOptions { env, meter, s3: self.config.s3(), ..options }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use dfq::{Error, ErrorKind};
+use dfq::{Env, Error, ErrorKind};
 
 use crate::args::Cli;
 use crate::context::Context;
@@ -87,8 +87,8 @@ Exit status:
   141  whoever read the output wanted no more";
 
 /// Runs a command to its end.
-pub(crate) fn run(cli: Cli) -> ExitCode {
-    let context = match Context::new(&cli.global) {
+pub(crate) fn run(cli: Cli, env: Env) -> ExitCode {
+    let context = match Context::new(&cli.global, env) {
         Ok(context) => context,
         Err(error) => return ExitCode::from(report(&error)),
     };

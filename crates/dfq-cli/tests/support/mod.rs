@@ -68,6 +68,11 @@ impl Desk {
         self.folder.path().join(below)
     }
 
+    /// Leaves the folder there, to be looked at.
+    pub(crate) fn keep(self) -> PathBuf {
+        self.folder.keep()
+    }
+
     pub(crate) fn write(&self, below: &str, content: impl AsRef<[u8]>) {
         std::fs::create_dir_all(self.path(below).parent().unwrap()).unwrap();
         std::fs::write(self.path(below), content).unwrap();

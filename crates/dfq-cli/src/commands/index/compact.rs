@@ -47,6 +47,9 @@ pub(crate) struct Compact {
     /// The most shards in one round
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..=256))]
     max_shards: Option<u16>,
+    /// Lock no shard: others do the same work and lose. For tests, which show that nothing rests on the lock
+    #[arg(long, hide = true)]
+    no_lock: bool,
 }
 
 #[derive(Serialize)]
@@ -127,9 +130,9 @@ impl Compact {
             all: self.all,
             workers: usize::from(self.workers),
             max_shards: self.max_shards.map(usize::from),
+            lock: !self.no_lock,
             progress: bar.clone().map(shown_by),
             stop: stop.clone(),
-            ..CompactOptions::default()
         };
         let report = index.compact(options).await;
         if let Some(bar) = bar {
