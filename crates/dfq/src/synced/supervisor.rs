@@ -145,13 +145,13 @@ impl Supervisor {
         }
     }
 
-    /// One whole pass, whoever else merges this folder.
-    pub async fn once(&mut self, mut tell: impl FnMut(Event<'_>)) -> Result<()> {
+    /// One whole pass, whoever else merges this folder; whether it came to its end before it was stopped.
+    pub async fn once(&mut self, mut tell: impl FnMut(Event<'_>)) -> Result<bool> {
         let stop = self.how.stop.clone();
         let passed = tokio::select! {
             biased;
-            () = stop.cancelled() => Ok(()),
-            passed = self.pass(&mut tell) => passed,
+            () = stop.cancelled() => Ok(false),
+            passed = self.pass(&mut tell) => passed.map(|()| true),
         };
         self.save().await;
         passed
