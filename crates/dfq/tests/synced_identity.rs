@@ -63,7 +63,7 @@ async fn a_copy_takes_one_new_id_though_two_merge_it() {
     assert_eq!(node_of(&pair, 0).await, new);
 }
 
-/// A restored backup, in its old place: it has a new id, and was killed before the hub heard of that.
+/// A restored backup, in its old place: it has a new id, and was killed before it noted what it would tell the hub.
 #[tokio::test]
 async fn a_copy_that_is_killed_while_it_takes_a_new_id_goes_on() {
     let mut pair = Pair::new().await;
@@ -74,7 +74,7 @@ async fn a_copy_that_is_killed_while_it_takes_a_new_id_goes_on() {
     let node = node_of(&pair, 0).await;
     copy(&backup, &sync);
     let mut killed = pair.supervisor(0).await;
-    killed.there.refuse("workers", Some(Errno::IO));
+    killed.here.refuse("sync/check-ins", Some(Errno::IO));
     assert!(killed.merge.pass(false).await.is_err());
     let new = node_of(&pair, 0).await;
     assert_ne!(new, node);

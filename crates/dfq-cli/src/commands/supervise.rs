@@ -58,7 +58,7 @@ pub(crate) struct Supervise {
     yes: bool,
 }
 
-/// How often queues are merged that nobody says more of.
+/// How often a queue is merged if neither dfq.toml nor --every says it.
 const EVERY: Duration = Duration::from_secs(60);
 
 impl Supervise {
