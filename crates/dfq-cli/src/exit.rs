@@ -83,7 +83,7 @@ Exit status:
   12   `work` halted: the command cannot be run, or too much failed (--halt)
   13   the store is not safe: `doctor` says so, or has said so (--allow-unsafe)
   14   `doctor`: the store can be used, but something is lost
-  129, 130, 143   `work` was stopped at once by a second signal, or `push` or `index` was interrupted
+  129, 130, 143   `work` was stopped at once by a second signal, or `push`, `index` or `supervise --once` was interrupted
   141  whoever read the output wanted no more";
 
 /// Runs a command to its end.

@@ -207,6 +207,10 @@ fn a_damaged_conflict_stays_and_another_hub_is_asked_for() {
     let pushed = desk.dfq(&["conflicts", "./a", "--push"]);
     assert!(pushed.err.contains("cannot be read"), "{pushed:?}");
     assert!(desk.path("a/conflicts/x.0123456789abcdef.json").exists());
-    let other = desk.dfq(&["supervise", "./a", "--with", "./hub3", "--once"]);
-    assert_ne!(other.status, Some(0), "{other:?}");
+    let other = desk.dfq(&["supervise", "./a", "--with", "./hub2", "--once"]);
+    assert_eq!(other.status, Some(2), "{other:?}");
+    assert!(other.err.contains("belongs to the synced queue"), "{other:?}");
+    let new = desk.dfq(&["supervise", "./a", "--with", "./hub3", "--once"]);
+    assert_ne!(new.status, Some(0), "{new:?}");
+    assert!(!desk.path("hub3").exists());
 }

@@ -24,7 +24,9 @@ const DAY_MS: i64 = 24 * 3600 * 1000;
 fn was_away(desk: &Desk, node: &str, days: i64) {
     let path = format!("{node}/sync/nodes.json");
     let mut told: serde_json::Value = serde_json::from_str(&desk.read(&path)).unwrap();
-    told["began"] = serde_json::json!(wall_days_ago(days));
+    for clock in ["began", "began_there"] {
+        told[clock] = serde_json::json!(wall_days_ago(days));
+    }
     desk.write(&path, format!("{told}\n"));
 }
 
@@ -122,9 +124,11 @@ fn a_node_that_has_lost_the_time_of_its_last_pass_asks_as_well() {
     was_away(desk, "a", 91);
     desk.write("a/sync/nodes.json", "{\"nodes\":[");
     let long_ago = std::time::SystemTime::now() - Duration::from_secs(91 * 24 * 3600);
-    for name in ["nodes.json", "node.json", "memory.json", "status.json"] {
-        let file = std::fs::File::options().write(true).open(desk.path("a/sync").join(name));
-        file.unwrap().set_modified(long_ago).unwrap();
+    let check_ins = std::fs::read_dir(desk.path("a/sync/check-ins")).unwrap();
+    let files = std::fs::read_dir(desk.path("a/sync")).unwrap().chain(check_ins);
+    for path in files.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(long_ago).unwrap();
     }
     let said = town.try_merge("./a");
     assert_eq!(said.status, Some(2), "{said:?}");

@@ -317,6 +317,34 @@ fn a_worker_that_merges_stops_in_mid_pass() {
 }
 
 #[test]
+fn a_pass_that_is_stopped_says_that_it_did_not_come_to_its_end() {
+    let bucket = TestBucket::start();
+    let (desk, hub) = (bucket.desk(), bucket.address("q"));
+    desk.ok(&["supervise", "./a", "--with", &hub, "--once", "-q"]);
+    push(&desk, "./a", &["x".to_owned()]);
+    for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let asked = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let is_asked = std::sync::Arc::clone(&asked);
+        // The network hangs.
+        bucket.server.on(move |request| {
+            let is_push = request.op == "PutObject" && request.key.contains("/pending/");
+            is_asked.fetch_or(is_push, std::sync::atomic::Ordering::SeqCst);
+            is_push.then_some(Fault::Delay(Duration::from_secs(3600)))
+        });
+        let once = desk.start(&["supervise", "./a", "--once"]);
+        until("the pass is at it", || asked.load(std::sync::atomic::Ordering::SeqCst));
+        kill_process(Pid::from_child(&once), signal).unwrap();
+        let ended = once.wait_with_output().unwrap();
+        bucket.server.off();
+        assert_eq!(ended.status.code(), Some(status), "{ended:?}");
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert!(said.contains("stopped in the middle of a pass"), "{said}");
+    }
+    desk.ok(&["supervise", "./a", "--once"]);
+    assert_eq!(json(&desk.ok(&["stats", &hub, "--json", "-q"]))["pending"], 1);
+}
+
+#[test]
 fn what_is_dear_says_so_in_a_worker_too() {
     let bucket = TestBucket::start();
     let (desk, hub) = (bucket.desk(), bucket.address("q"));
@@ -325,4 +353,6 @@ fn what_is_dear_says_so_in_a_worker_too() {
     let said = desk.dfq(&work);
     assert!(said.err.contains("to look every 2s costs about $"), "{said:?}");
     assert!(said.err.contains("sync_every") && !said.err.contains("--every"), "{said:?}");
+    let hurried = desk.dfq(&["supervise", "./a", "--every", "1s", "--once"]);
+    assert!(hurried.err.contains("without --every, every 2s, it is $"), "{hurried:?}");
 }

@@ -91,11 +91,14 @@ impl Town {
         let mut amid = 0;
         for kill in 0..KILLS {
             supervisors[1] = self.supervise(NODES[1]);
+            // It rests until the one that was killed before counts as gone.
+            eventually("it has its turn", || self.has_its_turn(&supervisors[1]));
             (0..2 * kill).for_each(|_| pause());
             amid += usize::from(self.is_amid_its_first_pass(&supervisors[1]));
             supervisors[1].kill().unwrap();
             supervisors[1].wait().unwrap();
         }
+        assert!(amid > 0, "no pass was cut short");
         supervisors[1] = self.supervise(NODES[1]);
         signal(&supervisors[2], Signal::CONT);
         // However long it takes: the runner ends what hangs.
@@ -139,6 +142,14 @@ impl Town {
                 self.desk().ok(&["supervise", node, "--once", "--quiet"]);
             }
         }
+    }
+
+    /// From then on it is in its first pass.
+    fn has_its_turn(&self, supervisor: &Child) -> bool {
+        let path = self.desk().path(NODES[1]).join("sync/supervisor.json");
+        let turn = std::fs::read(path).unwrap_or_default();
+        let turn: serde_json::Value = serde_json::from_slice(&turn).unwrap_or_default();
+        turn["pid"] == supervisor.id()
     }
 
     /// What a supervisor has done is written down at the end of each pass.

@@ -236,6 +236,38 @@ async fn nodes_whose_clocks_are_an_hour_before_and_after_the_hubs() {
     hours_apart(HOUR, [Duration::ZERO, HOUR, 2 * HOUR]).await;
 }
 
+/// A purge is followed by the hub's clock: by its own, this node would take it for long forgotten.
+#[tokio::test]
+async fn a_node_whose_clock_is_a_year_ahead() {
+    hours_apart(Duration::ZERO, [365 * 24 * HOUR, Duration::ZERO, Duration::ZERO]).await;
+}
+
+/// A machine without a clock of its own: it merged while it took the time for that of 1970, and was told better since.
+#[tokio::test]
+async fn a_clock_that_was_set_is_no_absence() {
+    let mut town = Town::new(Duration::ZERO, &[Duration::ZERO]).await;
+    town.merge().await;
+    let told = "sync/nodes.json";
+    let mut nodes: serde_json::Value =
+        serde_json::from_str(&town.nodes[0].site.read(told)).unwrap();
+    let now = nodes["began"].clone();
+    nodes["began"] = "1970-01-01T00:10:00Z".into();
+    town.nodes[0].site.write(told, nodes.to_string());
+    let hub = town.hub(&town.nodes[0].site).await;
+    let merge = async || Merge::new(&*town.nodes[0].queue, &hub).await.unwrap();
+    town.nodes[0].site.pass(2 * Duration::from_secs(1));
+    merge().await.pass(false).await.unwrap();
+    let after: serde_json::Value = serde_json::from_str(&town.nodes[0].site.read(told)).unwrap();
+    assert!(after["clock_set"].as_str() >= now.as_str(), "workers are told: {after}");
+    // And one whose clock stood still while it was away was away all the same.
+    nodes["began"] = now;
+    nodes["began_there"] = "2001-01-01T00:00:00Z".into();
+    town.nodes[0].site.write(told, nodes.to_string());
+    town.nodes[0].site.pass(2 * Duration::from_secs(1));
+    let refused = merge().await.pass(false).await.unwrap_err();
+    assert!(refused.to_string().contains("days ago"), "{refused}");
+}
+
 /// Files below a folder.
 fn files(folder: &Path, into: &mut Vec<std::path::PathBuf>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten() {

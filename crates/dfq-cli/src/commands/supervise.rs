@@ -58,7 +58,7 @@ pub(crate) struct Supervise {
     yes: bool,
 }
 
-/// How often queues are merged that nobody says more of.
+/// How often a queue is merged if neither dfq.toml nor --every says it.
 const EVERY: Duration = Duration::from_secs(60);
 
 impl Supervise {
@@ -98,7 +98,10 @@ impl Supervise {
         let mut told = Told::new(context, &supervisor);
         if self.once {
             let signal = context.env.spawn(stop_signal(stop));
-            supervisor.once(|event| told.tell(event)).await?;
+            if !supervisor.once(|event| told.tell(event)).await? {
+                told.say("stopped in the middle of a pass; the next one goes on from there");
+                return Ok(Answer::Killed(signal.await.unwrap_or(15)));
+            }
             signal.abort();
             return Ok(Answer::yes_if(told.is_well()));
         }

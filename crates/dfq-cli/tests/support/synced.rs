@@ -183,7 +183,9 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// A time so many days ago, as files have it.
 pub(crate) fn wall_days_ago(days: i64) -> String {
-    (jiff::Timestamp::now() - jiff::SignedDuration::from_hours(days * 24)).to_string()
+    // A bucket tells its time in whole seconds.
+    let ago = jiff::SignedDuration::from_hours(days * 24) + jiff::SignedDuration::from_mins(1);
+    (jiff::Timestamp::now() - ago).to_string()
 }
 
 /// Lets a node leave no tasks to others.

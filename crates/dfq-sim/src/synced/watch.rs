@@ -246,10 +246,8 @@ impl Watch<'_> {
         };
         let (Some(lease), Some(before_it)) = (parsed(bytes), parsed(&before.bytes)) else { return };
         let node = lock(&self.town.users).get(&pid).copied();
-        // Who meets a clock that was set may be misled by it, in a synced queue as in any.
-        let is_misled = |step: &super::Step| {
-            Some(step.node) == node && matches!(step.deed, Deed::Jump(_) | Deed::Unlock(_))
-        };
+        let is_misled =
+            |step: &super::Step| Some(step.node) == node && matches!(step.deed, Deed::Unlock(_));
         let is_taken_over = node == Some(place)
             && lease["state"].is_null()
             && before_it["state"].is_null()

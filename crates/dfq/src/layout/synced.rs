@@ -16,6 +16,19 @@ pub(crate) fn node_identity() -> String {
     below(SYNC, "node.json")
 }
 
+/// An identity that could not be read, as it was found.
+pub(crate) fn damaged_identity() -> String {
+    below(SYNC, "node.damaged.json")
+}
+
+/// Nonces that a node may have shown to its hub.
+pub(crate) const CHECK_INS: &str = "sync/check-ins";
+
+/// One of them.
+pub(crate) fn check_in(nonce: &str) -> String {
+    below(CHECK_INS, &format!("{}.json", encode_segment(nonce)))
+}
+
 /// What a node's last pass has told.
 pub(crate) fn neighbours() -> String {
     below(SYNC, "nodes.json")

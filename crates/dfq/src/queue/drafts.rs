@@ -79,7 +79,7 @@ impl<T: Tree> Core<T> {
             error: None,
             not_before: None,
             moving,
-            node: self.node().await,
+            node: self.node().await?,
             beat: 0,
         };
         let written = self.env.monotonic();

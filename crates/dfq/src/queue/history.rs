@@ -86,7 +86,7 @@ impl<T: Tree> Core<T> {
             };
             now.watched = lock(&self.known).watched_for(key, current, length.max(waits), mono);
         }
-        let mut elsewhere = self.elsewhere().await;
+        let mut elsewhere = self.elsewhere(key).await;
         if let Some(elsewhere) = &mut elsewhere {
             elsewhere.left = self.left_after_an_attempt(key).await?;
         }

@@ -179,7 +179,7 @@ impl<T: Tree> Core<T> {
                     break;
                 }
             }
-            let state = self.state_by(&history).await;
+            let state = self.state_by(&met.key, &history).await;
             Ok(Some(state).filter(|_| !history.is_empty()))
         };
         match looking.await {
@@ -189,7 +189,7 @@ impl<T: Tree> Core<T> {
     }
 
     /// What its leases say of a task.
-    async fn state_by(&self, history: &[Seen]) -> TaskState {
+    async fn state_by(&self, key: &TaskKey, history: &[Seen]) -> TaskState {
         let now = Now {
             store: self.now_for_onlookers().await,
             steady: true,
@@ -197,7 +197,7 @@ impl<T: Tree> Core<T> {
         };
         let worker_id = judge::current(history).map(|seen| seen.worker_id().to_owned());
         let worker_id = worker_id.unwrap_or_default();
-        let elsewhere = self.elsewhere().await;
+        let elsewhere = self.elsewhere(key).await;
         match judge::judge(history, now, self.settings.lease, elsewhere.as_ref()) {
             Judgement::Free => TaskState::Ready,
             Judgement::Stale => TaskState::Stale { worker_id },
@@ -213,7 +213,7 @@ impl<T: Tree> Core<T> {
         bytes: Option<Vec<u8>>,
         history: &[Seen],
     ) -> TaskView {
-        let mut state = self.state_by(history).await;
+        let mut state = self.state_by(key, history).await;
         // One that goes on has not ended in any way yet.
         let current = judge::current(history).map(|seen| seen.attempt);
         let over = match &state {

@@ -135,6 +135,16 @@ impl Now {
 }
 
 impl Elsewhere {
+    /// When a file came here, as far as that is certain: of one that was written before the clock was set, nothing is
+    /// known but that it was there then.
+    fn arrived(&self, modified: Timestamp, now: Timestamp) -> Timestamp {
+        let set = self.clock_set.iter().flatten().filter(|set| **set <= now).max();
+        match set {
+            Some(set) if modified < *set || modified > now => *set,
+            _ => modified,
+        }
+    }
+
     /// For how long a task that was given back is left to the node that it hashes to. What an operator has taken away
     /// is for everybody.
     fn left_after(&self, current: &Seen) -> SignedDuration {
@@ -152,6 +162,7 @@ const OFFLINE: SignedDuration = SignedDuration::from_hours(24);
 /// unchanged, which is its modification time, since it is written only when it has changed. Its owner renews it, that
 /// takes a pass of its node to get to the hub and a pass of this one to get here; and this node must have looked since.
 fn judge_elsewhere(current: &Seen, lease: &Lease, now: Now, elsewhere: &Elsewhere) -> Judgement {
+    let arrived = elsewhere.arrived(current.modified, now.store);
     if matches!(lease.state, Some(LeaseState::Failed | LeaseState::Released)) {
         let longest =
             SignedDuration::try_from(elsewhere.longest_wait).unwrap_or(SignedDuration::MAX);
@@ -159,7 +170,7 @@ fn judge_elsewhere(current: &Seen, lease: &Lease, now: Now, elsewhere: &Elsewher
             until.duration_since(lease.heartbeat_at).clamp(SignedDuration::ZERO, longest)
         });
         let wait = wait.saturating_add(elsewhere.left_after(current));
-        let until = current.modified.saturating_add(wait).unwrap_or(Timestamp::MAX);
+        let until = arrived.saturating_add(wait).unwrap_or(Timestamp::MAX);
         return match now.watched_out(wait, until) {
             until if until > now.store => Judgement::Backoff(until),
             _ => Judgement::Free,
@@ -167,8 +178,7 @@ fn judge_elsewhere(current: &Seen, lease: &Lease, now: Now, elsewhere: &Elsewher
     }
     let period = SignedDuration::try_from(elsewhere.period).unwrap_or(SignedDuration::MAX);
     let lasts = lease.length().saturating_add(period).saturating_add(period);
-    let after =
-        |lasts: SignedDuration| current.modified.saturating_add(lasts).unwrap_or(Timestamp::MAX);
+    let after = |lasts: SignedDuration| arrived.saturating_add(lasts).unwrap_or(Timestamp::MAX);
     let watched = SignedDuration::try_from(now.watched).unwrap_or(SignedDuration::MAX);
     let is_over = (now.steady && after(lasts) <= now.store) || watched > lasts;
     let looked = elsewhere.passed.is_some_and(|passed| passed >= after(lasts));

@@ -209,7 +209,7 @@ impl<T: Tree> Core<T> {
             error: Some("unlocked by an operator".to_owned()),
             not_before: None,
             moving: false,
-            node: self.node().await,
+            node: self.node().await?,
             beat: 0,
         };
         let prepared = self.tree.prepare_lease(&format::encode_lease(&lease)).await?;

@@ -62,6 +62,17 @@ impl StoreClock {
         Some(last.store + now.saturating_sub(last.taken))
     }
 
+    /// When a jump was last noticed, by the monotonic clock.
+    pub(super) fn jumped(&self) -> Option<Duration> {
+        self.jumped
+    }
+
+    /// What the store's clock showed when a jump was last noticed.
+    pub(super) fn set_at(&self) -> Option<Timestamp> {
+        let last = self.last?;
+        last.store.checked_sub(last.taken.saturating_sub(self.jumped?)).ok()
+    }
+
     /// Whether times written up to `age` ago can be believed.
     pub(super) fn steady_for(&self, age: Duration, now: Duration) -> bool {
         self.jumped.is_none_or(|jumped| now.saturating_sub(jumped) >= age)
@@ -96,7 +107,10 @@ mod tests {
         for jump in [3600, -3600] {
             let mut clock = StoreClock::default();
             clock.sample(store(0), at(100), at(100), Duration::ZERO);
+            assert_eq!(clock.set_at(), None);
             clock.sample(store(10 + jump), at(110), at(110), Duration::ZERO);
+            clock.sample(store(12 + jump), at(112), at(112), Duration::ZERO);
+            assert_eq!(clock.set_at(), Some(store(10 + jump)));
             assert!(!clock.steady_for(at(60), at(169)));
             assert!(clock.steady_for(at(60), at(170)));
         }

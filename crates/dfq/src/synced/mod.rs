@@ -9,7 +9,7 @@ mod prepare;
 mod status;
 mod supervisor;
 
-pub use crate::queue::merge::{Conflict, Passed, TaskHere};
+pub use crate::queue::merge::{Conflict, LeftToOthers, Passed, TaskHere};
 pub use prepare::{NewNode, adopt, leave};
 pub use status::{
     LastPass, Status, conflicts, count_left_to_others, drop_conflict, status, task_here,

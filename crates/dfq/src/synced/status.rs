@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::meter::{Bytes, Counts, Prices};
 use crate::options::OpenOptions;
 use crate::provider;
-use crate::queue::merge::{Conflict, Passed, TaskHere};
+use crate::queue::merge::{Conflict, LeftToOthers, Passed, TaskHere};
 use crate::queue::{Queue, TaskView};
 
 /// What has come of a supervisor's passes.
@@ -100,7 +100,7 @@ pub async fn task_here(
 }
 
 /// How many tasks nobody has claimed because workers of this node leave them to other nodes for now.
-pub async fn count_left_to_others(folder: &Address, options: OpenOptions) -> Result<u64> {
+pub async fn count_left_to_others(folder: &Address, options: OpenOptions) -> Result<LeftToOthers> {
     provider::open_folder(folder, options).await?.count_left_to_others().await
 }
 

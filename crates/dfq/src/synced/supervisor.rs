@@ -145,13 +145,13 @@ impl Supervisor {
         }
     }
 
-    /// One whole pass, whoever else merges this folder.
-    pub async fn once(&mut self, mut tell: impl FnMut(Event<'_>)) -> Result<()> {
+    /// One whole pass, whoever else merges this folder; whether it came to its end before it was stopped.
+    pub async fn once(&mut self, mut tell: impl FnMut(Event<'_>)) -> Result<bool> {
         let stop = self.how.stop.clone();
         let passed = tokio::select! {
             biased;
-            () = stop.cancelled() => Ok(()),
-            passed = self.pass(&mut tell) => passed,
+            () = stop.cancelled() => Ok(false),
+            passed = self.pass(&mut tell) => passed.map(|()| true),
         };
         self.save().await;
         passed
@@ -349,7 +349,7 @@ impl Supervisor {
 pub fn check_every(every: Duration) -> Result<()> {
     match every < SHORTEST {
         true => Err(Error::invalid(format!(
-            "every {every:?} is too often: a folder is merged once in {SHORTEST:?} at the most"
+            "every {every:?} is too often: {SHORTEST:?} is the shortest time between two passes"
         ))),
         false => Ok(()),
     }
@@ -381,7 +381,5 @@ fn check_node(queue: &TreeQueue<Filesystem>, folder: &Address) -> Result<Synced>
 }
 
 fn no_hub(folder: &Address) -> Error {
-    Error::invalid(format!(
-        "it is not known yet with what '{folder}' is to be merged; name its bucket with --with"
-    ))
+    Error::invalid(format!("'{folder}' was never merged: name its bucket with --with"))
 }

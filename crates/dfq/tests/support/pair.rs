@@ -32,6 +32,21 @@ pub(crate) struct Pair {
     merges: [Merge<FaultyFolder, FaultyFolder>; 2],
 }
 
+/// What merges a folder with the hub, by system calls of its own.
+pub(crate) struct Supervisor {
+    pub(crate) merge: Merge<FaultyFolder, FaultyFolder>,
+    pub(crate) here: FaultSys<RealSys>,
+    pub(crate) there: FaultSys<RealSys>,
+}
+
+impl Supervisor {
+    /// A pass, in a test that calls it from within another's system call.
+    pub(crate) fn pass_now(mut self) -> Passed {
+        let pass = move || futures::executor::block_on(self.merge.pass(false)).unwrap();
+        std::thread::spawn(pass).join().unwrap()
+    }
+}
+
 impl Pair {
     pub(crate) async fn new() -> Self {
         let hub = Site::new();
@@ -49,6 +64,13 @@ impl Pair {
 
     pub(crate) fn pass(&self, time: Duration) {
         self.hub.pass(time);
+    }
+
+    /// Another supervisor of a node's folder.
+    pub(crate) async fn supervisor(&self, node: usize) -> Supervisor {
+        let (folder, here) = self.sites[node].faulty(settings(false)).await;
+        let (hub, there) = self.hub.faulty(settings(true)).await;
+        Supervisor { merge: Merge::new(&folder, &hub).await.unwrap(), here, there }
     }
 
     /// One node merges.

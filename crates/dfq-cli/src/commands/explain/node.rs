@@ -23,12 +23,14 @@ impl Node {
 
     pub(super) async fn explain_queue(&self, findings: &mut Vec<Finding>) -> Result<()> {
         let left = self.look.count_left().await?;
-        if left > 0 {
-            let tasks = output::count(left, "task");
-            let verb = if left == 1 { "is" } else { "are" };
-            let text =
-                format!("Of these, {tasks} {verb} left to other nodes first, for two periods.");
-            findings.push(Finding::new("left", text).count(left));
+        if left.tasks > 0 {
+            let tasks = output::count(left.tasks, "task");
+            let verb = if left.tasks == 1 { "is" } else { "are" };
+            let at_least = if left.at_least { "at least " } else { "" };
+            let text = format!(
+                "Of these, {at_least}{tasks} {verb} left to other nodes first, for two periods."
+            );
+            findings.push(Finding::new("left", text).count(left.tasks));
         }
         self.explain_merge(findings);
         Ok(())

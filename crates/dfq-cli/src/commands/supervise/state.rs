@@ -6,7 +6,7 @@ use anyhow::Result;
 use dfq::config::Target;
 use dfq::meter::Prices;
 use dfq::queue::TaskView;
-use dfq::synced::{self, Status, TaskHere};
+use dfq::synced::{self, LeftToOthers, Status, TaskHere};
 use dfq::{Address, OpenOptions};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -88,7 +88,7 @@ impl Look {
     }
 
     /// How many tasks workers here leave to other nodes for now.
-    pub(crate) async fn count_left(&self) -> Result<u64> {
+    pub(crate) async fn count_left(&self) -> Result<LeftToOthers> {
         Ok(synced::count_left_to_others(&self.target.address, self.options.clone()).await?)
     }
 }

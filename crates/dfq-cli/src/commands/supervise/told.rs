@@ -37,8 +37,8 @@ pub(crate) struct Told {
     verbose: bool,
     places: String,
     every: Duration,
-    /// It was told to look more often than the queue asks for.
-    hurries: bool,
+    /// How often the queue asks for a pass.
+    period: Duration,
     said_price: bool,
     troubles: Vec<String>,
     left: u64,
@@ -55,7 +55,7 @@ impl Told {
             verbose: context.verbose,
             places: format!("node '{node}' with {hub}"),
             every: supervisor.every(),
-            hurries: supervisor.every() < supervisor.period(),
+            period: supervisor.period(),
             said_price: false,
             troubles: Vec::new(),
             left: 0,
@@ -138,15 +138,21 @@ impl Told {
     /// Says once what it costs to look so often, if that is much.
     fn price(&mut self, listed: u64) {
         let pages = (listed / PAGE + 1) as f64;
-        let passes = 86_400.0 / self.every.as_secs_f64().max(0.001);
-        // And now and then a node tells of itself.
-        let each = pages * self.prices.list + (self.prices.put + self.prices.get) / 3.0;
-        let dollars = passes * each / 1e6;
+        let a_day = |every: Duration| 86_400.0 / every.as_secs_f64().max(0.001);
+        // And once in three periods a node tells of itself.
+        let check_ins = a_day(self.period * 3) * (self.prices.put + self.prices.get);
+        let price = |every: Duration| (a_day(every) * pages * self.prices.list + check_ins) / 1e6;
+        let dollars = price(self.every);
         if !self.said_price && dollars > DEAR && requests_cost(&self.places) {
-            let hint = match self.hurries {
-                true => "without --every it is less",
+            let hint = match self.every < self.period {
+                true => format!(
+                    "without --every, every {}, it is ${}",
+                    output::duration(self.period),
+                    output::dollars(price(self.period))
+                ),
                 false => {
                     "a longer period (sync_every) costs less, and must be the same on all machines"
+                        .to_owned()
                 }
             };
             self.say(&format!(

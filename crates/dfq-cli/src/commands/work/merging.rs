@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use dfq::Env;
 use dfq::clock::Running;
-use dfq::synced::How;
+use dfq::synced::{How, LeftToOthers};
 use tokio_util::sync::CancellationToken;
 
 use crate::commands::supervise::state::{Look, Merge};
@@ -40,7 +40,8 @@ impl Merging {
             let mut supervisor = supervise::open(context, &target, how).await?;
             let (mut told, env) = (told::Told::new(context, &supervisor), context.env.clone());
             told.on_stderr();
-            running.push(context.env.spawn(async move {
+            // A folder in the middle may be on a network that hangs: the work goes on.
+            running.push(context.env.spawn_blocking(async move {
                 if let Err(error) = supervisor.run(|event| told.tell(event)).await {
                     told.say(&format!("the merge has ended, and the work goes on: {error}"));
                     return;
@@ -110,13 +111,19 @@ pub(super) async fn make_folders(context: &Context, queues: &[String]) -> Result
 }
 
 /// How many tasks workers here leave to other nodes for now. Nothing, if no queue is synced.
-pub(super) async fn count_left(context: &Context, queues: &[String]) -> Result<Option<u64>> {
+pub(super) async fn count_left(
+    context: &Context,
+    queues: &[String],
+) -> Result<Option<LeftToOthers>> {
     let mut left = None;
     for name in queues {
         if let Some(look) = Look::new(context, name)?
             && look.look().await?.is_some()
         {
-            left = Some(left.unwrap_or(0) + look.count_left().await?);
+            let (before, more) = (left.unwrap_or_default(), look.count_left().await?);
+            let LeftToOthers { tasks, at_least } = before;
+            let at_least = at_least || more.at_least;
+            left = Some(LeftToOthers { tasks: tasks + more.tasks, at_least });
         }
     }
     Ok(left)

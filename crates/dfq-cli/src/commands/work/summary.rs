@@ -1,6 +1,7 @@
 //! What came of a worker's work, told when it ends.
 
 use anyhow::Result;
+use dfq::synced::LeftToOthers;
 use dfq::worker::Report;
 use serde::Serialize;
 
@@ -18,6 +19,9 @@ struct Summary {
     /// In a synced queue, with `--until idle`: tasks that nobody has claimed, because other nodes come first.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_to_others: Option<u64>,
+    /// There may be more of these: not all were looked at.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    left_is_a_minimum: bool,
     seconds: f64,
     halted: Option<String>,
 }
@@ -27,7 +31,7 @@ pub(super) fn tell(
     context: &Context,
     work_context: &WorkContext,
     report: &Report,
-    left: Option<u64>,
+    left: Option<LeftToOthers>,
 ) -> Result<()> {
     let Report { completed, retried, failed, released, lost, unrecorded } = *report;
     let halted = work_context.halt.reason();
@@ -37,7 +41,8 @@ pub(super) fn tell(
     let took = work_context.progress.elapsed();
     if context.json {
         let seconds = took.as_secs_f64();
-        let left_to_others = left;
+        let left_to_others = left.map(|left| left.tasks);
+        let left_is_a_minimum = left.is_some_and(|left| left.at_least);
         let summary = Summary {
             completed,
             retried,
@@ -46,6 +51,7 @@ pub(super) fn tell(
             lost,
             unrecorded,
             left_to_others,
+            left_is_a_minimum,
             seconds,
             halted,
         };
@@ -58,11 +64,15 @@ pub(super) fn tell(
         (released, "given back"),
         (lost, "lost to others"),
         (unrecorded, "done, but not recorded: they will be done again"),
-        (left.unwrap_or(0), "left to other nodes for now"),
     ] {
         if count > 0 {
             line += &format!(", {} {what}", crate::output::thousands(count));
         }
+    }
+    if let Some(left) = left.filter(|left| left.tasks > 0) {
+        let at_least = if left.at_least { "at least " } else { "" };
+        let tasks = crate::output::thousands(left.tasks);
+        line += &format!(", {at_least}{tasks} left to other nodes for now");
     }
     work_context.progress.say(&format!("{line}, in {}", crate::output::duration(took)));
     Ok(())

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeSet;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::look::Shown;
 use super::memory::Memory;
+use super::node::Identity;
 use super::pass::{Merge, queue_id};
 use crate::error::{Error, Result};
 use crate::format;
@@ -24,12 +25,6 @@ const EVERY_PERIODS: u32 = 3;
 /// Names in one request.
 const PAGE: usize = 1000;
 
-/// So many nonces are kept: a request that was given up may still arrive.
-const NONCES: usize = 16;
-
-/// For so long a floor is followed. The hub keeps it for two days more.
-pub(super) const HORIZON: SignedDuration = SignedDuration::from_hours(90 * 24);
-
 /// A node, as its record in the hub tells.
 #[derive(Debug, Serialize, Deserialize)]
 struct NodeDoc {
@@ -42,32 +37,6 @@ struct NodeDoc {
 }
 
 impl<H: Tree, T: Tree> Merge<H, T> {
-    /// An error if this folder was away for so long that purges which it has not heard of are forgotten by now.
-    pub(super) async fn check_absence(&self) -> Result<()> {
-        let Some(last) = self.last_merged().await? else { return Ok(()) };
-        let away = self.here.now().await?.duration_since(last);
-        if self.options.sure || away < HORIZON {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
-            "this folder was last merged {} days ago, and its hub remembers purges for {} days: tasks that were done and \
-             purged meanwhile may be done again. To merge it all the same, say --yes",
-            away.as_hours() / 24,
-            HORIZON.as_hours() / 24
-        )))
-    }
-
-    /// When this folder was last merged, on its own clock. Nothing, if it never was.
-    async fn last_merged(&self) -> Result<Option<Timestamp>> {
-        let began = self.here.neighbours().await.began;
-        if began.is_some() || !self.identity.known {
-            return Ok(began);
-        }
-        // That file is not synced, so a power cut may have spoiled it. The identity is, at each check-in.
-        let identity = self.here.tree.head(&layout::node_identity()).await?;
-        Ok(identity.map(|identity| identity.modified))
-    }
-
     /// An error if this folder was merged with another hub before: a slip of the pen would make two queues of one.
     pub(super) fn check_hub(&self) -> Result<()> {
         let now = &self.there.tree.properties().address;
@@ -79,42 +48,68 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         }
     }
 
-    /// Tells the hub of this node, now and then.
+    /// Tells the hub of this node, now and then, and at once if the hub seems not to know it any more.
     pub(super) async fn check_in(&mut self, there: &Shown) -> Result<()> {
         let (now, period) = (self.here.env.monotonic(), self.here.period());
         let is_due = |last| now.saturating_sub(last) >= period * EVERY_PERIODS;
-        if !self.checked_in.is_none_or(is_due) {
+        let is_shown = there.nodes.iter().any(|(node, _)| *node == self.identity.node);
+        if is_shown && !self.checked_in.is_none_or(is_due) {
             return Ok(());
         }
+        // Another supervisor of this folder may have found out that it is a copy.
+        self.note_identity().await?;
         let path = layout::node_record(&self.identity.node);
         let stored = self.there.tree.read(&path).await?;
-        let record = stored.and_then(|it| serde_json::from_slice::<NodeDoc>(&it.bytes).ok());
-        // After the hub: another supervisor of this folder notes its nonce here first.
-        self.identity = self.here.identity().await?;
+        let record = stored.as_ref().map(|it| serde_json::from_slice::<NodeDoc>(&it.bytes));
+        let mut shown = String::new();
         match record {
-            Some(record) if !self.identity.nonces.contains(&record.nonce) => {
-                self.become_another(&record).await?;
+            Some(Ok(record)) => {
+                // After the hub: another supervisor of this folder notes its nonce here first.
+                if !self.here.has_nonce(&self.identity, &record.nonce).await? {
+                    self.become_another(&record).await?;
+                }
+                shown = record.nonce;
             }
+            // Of a copy it tells nothing, and it is written anew.
+            Some(Err(_)) => self.passed.troubles.push(format!("'{path}' in the hub is damaged")),
             None if self.identity.known => self.begin_anew()?,
-            None if self.identity.nonces.is_empty() => self.check_emptied(there).await?,
-            _ => {}
+            None if self.is_new().await? => self.check_emptied(there).await?,
+            None => {}
+        }
+        let with = Some(self.there.tree.properties().address.clone());
+        if self.identity.with != with {
+            self.identity.with = with;
+            self.here.put_identity(&self.identity).await?;
         }
         let nonce = self.here.env.nonce();
-        self.identity.nonces.push(nonce.clone());
-        let excess = self.identity.nonces.len().saturating_sub(NONCES);
-        self.identity.nonces.drain(..excess);
-        self.identity.with = Some(self.there.tree.properties().address.clone());
         // First here, durably: the hub must not show what this folder does not know.
-        self.here.put_identity(&self.identity).await?;
-        let record = NodeDoc { nonce, ..self.own_record() };
+        self.here.add_nonce(&self.identity, &nonce).await?;
+        let record = NodeDoc { nonce: nonce.clone(), ..self.own_record() };
         let path = layout::node_record(&self.identity.node);
         self.there.tree.replace(&path, &format::line(&record)).await?;
         if !self.identity.known {
             self.identity.known = true;
             self.here.put_identity(&self.identity).await?;
         }
+        self.here.drop_old_nonces(&[&nonce, &shown]).await?;
         self.checked_in = Some(now);
         Ok(())
+    }
+
+    /// Who this folder is by now.
+    async fn note_identity(&mut self) -> Result<()> {
+        let identity = self.here.identity().await?;
+        if identity.node != self.identity.node {
+            self.memory = Memory::load(&self.here, queue_id(&self.here), &identity.node).await;
+        }
+        self.identity = identity;
+        Ok(())
+    }
+
+    /// Whether no hub has ever heard of this folder. One that was a copy, and was killed before its new id was known
+    /// to the hub, is not new.
+    async fn is_new(&self) -> Result<bool> {
+        Ok(self.identity.nonces.is_empty() && self.here.check_ins().await?.is_empty())
     }
 
     /// The hub has forgotten this node, so it was emptied, or made anew. What was known of it is worth nothing.
@@ -144,15 +139,19 @@ impl<H: Tree, T: Tree> Merge<H, T> {
 
     /// This folder is a copy of another: from now on it is a node of its own.
     async fn become_another(&mut self, other: &NodeDoc) -> Result<()> {
-        self.identity = self.here.new_identity();
+        let known = self.here.identity().await?;
+        let is_done = known.node != self.identity.node; // by another supervisor
+        if !is_done {
+            let with = known.with;
+            self.here.put_identity(&Identity { with, ..self.here.new_identity() }).await?;
+        }
+        self.note_identity().await?;
         let own = &self.identity.node;
         let trouble = format!(
             "this folder is a copy of node '{}' ({}:{}): it is node '{own}' from now on",
             other.node, other.host, other.folder
         );
         self.passed.troubles.push(trouble);
-        self.here.put_identity(&self.identity).await?;
-        self.memory = Memory::load(&self.here, queue_id(&self.here), &self.identity.node).await;
         Ok(())
     }
 
@@ -174,17 +173,24 @@ async fn check_place<T: Tree>(
     folder: &str,
 ) -> Result<()> {
     for node in nodes {
-        let stored = hub.read(&layout::node_record(node)).await?;
-        let record = stored.and_then(|it| serde_json::from_slice::<NodeDoc>(&it.bytes).ok());
-        let was_here = |record: &NodeDoc| (&*record.host, &*record.folder) == (host, folder);
-        if let Some(record) = record.filter(was_here) {
-            return Err(Error::invalid(format!(
-                "'{folder}' on {host} was node '{}' until {}, and now it is a new folder. If its disk is not mounted, \
-                 mount it. If it is to begin anew, say --yes",
-                record.node,
-                record.at.strftime("%Y-%m-%d %H:%M UTC")
-            )));
-        }
+        let Some(stored) = hub.read(&layout::node_record(node)).await? else { continue };
+        let was = match serde_json::from_slice::<NodeDoc>(&stored.bytes) {
+            Ok(record) if (&*record.host, &*record.folder) == (host, folder) => {
+                let until = record.at.strftime("%Y-%m-%d %H:%M UTC");
+                format!("was node '{node}' until {until}")
+            }
+            // All that is left of its record is the name.
+            Err(_)
+                if node.rsplit_once('-').is_some_and(|it| it.0 == layout::encode_segment(host)) =>
+            {
+                format!("may have been node '{node}'")
+            }
+            _ => continue,
+        };
+        return Err(Error::invalid(format!(
+            "'{folder}' on {host} {was}, and now it is a new folder. If its disk is not mounted, mount it. If it is to begin \
+             anew, say --yes"
+        )));
     }
     Ok(())
 }

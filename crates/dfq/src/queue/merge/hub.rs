@@ -106,7 +106,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         if gone.is_empty() {
             return Ok(());
         }
-        let now = self.here.now().await?;
+        let now = self.now_there().await?;
         let scheduled = self.here.scheduled_lives().await?;
         for path in gone {
             let Some(floors) = self.floors_in(path).await? else { continue };
@@ -156,13 +156,13 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         match there_now {
             Some(pause) => {
                 let own = ours.as_ref().map_or(&[][..], |ours| &ours.bytes);
-                // The mark first: a pause without one would be this node's own. While one pause follows another, the
-                // mark has both.
+                // The mark first, durably: a pause without one would be this node's own. While one pause follows another,
+                // the mark has both.
                 if own.is_empty() || is_marked(mark.as_ref(), own) {
                     let both = [&pause.bytes, own].concat();
-                    self.here.tree.replace(&mirrored, &both).await?;
-                    self.here.tree.replace(layout::PAUSED, &pause.bytes).await?;
-                    self.here.tree.replace(&mirrored, &pause.bytes).await?;
+                    self.here.tree.put(&mirrored, &both).await?;
+                    self.here.tree.put(layout::PAUSED, &pause.bytes).await?;
+                    self.here.tree.put(&mirrored, &pause.bytes).await?;
                 }
             }
             None => {
@@ -193,6 +193,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         let place = if side == Side::Here { "the folder" } else { "the hub" };
         for (folder, error) in unread {
             self.unsettled = true;
+            self.note_unread(folder);
             self.passed.troubles.push(format!("'{folder}' in {place} is left out: {error}"));
         }
     }

@@ -60,12 +60,22 @@ pub(super) struct Shown {
     pub(super) names: usize,
 }
 
-/// Lists a place, but for its records. Names are in order, and all but `completed/` and `failed/` come after these
-/// two. So one listing shows everything else.
+/// Lists a place, but for its records. In a bucket names are in order, and all but `completed/` and `failed/` come after
+/// these two. So one listing shows everything else.
 pub(super) async fn list<T: Tree>(core: &Core<T>) -> Result<Shown> {
     let mut shown = Shown::default();
-    let what = List::Below { prefix: String::new(), after: Some(layout::after_records()) };
-    list_into(core, what, &mut shown).await?;
+    if !core.strategy.has_folders {
+        let what = List::Below { prefix: String::new(), after: Some(layout::after_records()) };
+        list_into(core, what, &mut shown).await?;
+        return Ok(shown);
+    }
+    // On disk whatever else lies in the root is not ours, such as `lost+found`, and may be large.
+    for place in [layout::FLOORS, layout::PENDING, layout::SCHEDULED, layout::WORKERS] {
+        list_part(core, &layout::below(place, ""), &mut shown).await?;
+    }
+    let tag = |head: Option<Head>| head.map(|head| head.version.tag().to_owned());
+    shown.paused = tag(core.tree.head(layout::PAUSED).await?);
+    shown.settings = tag(core.tree.head(layout::SETTINGS).await?);
     Ok(shown)
 }
 
@@ -89,7 +99,7 @@ impl Shown {
     }
 }
 
-/// Lists what begins with a prefix, in `pending/` or `scheduled/`.
+/// Lists what begins with a prefix.
 pub(super) async fn list_part<T: Tree>(
     core: &Core<T>,
     prefix: &str,
@@ -99,15 +109,34 @@ pub(super) async fn list_part<T: Tree>(
 }
 
 async fn list_into<T: Tree>(core: &Core<T>, what: List, shown: &mut Shown) -> Result<()> {
+    list_until(core, what, usize::MAX, shown).await.map(|_| ())
+}
+
+/// The same, up to about so many names; whether that was all.
+pub(super) async fn list_some<T: Tree>(
+    core: &Core<T>,
+    prefix: &str,
+    most: usize,
+    shown: &mut Shown,
+) -> Result<bool> {
+    list_until(core, List::below(prefix), most, shown).await
+}
+
+async fn list_until<T: Tree>(
+    core: &Core<T>,
+    what: List,
+    most: usize,
+    shown: &mut Shown,
+) -> Result<bool> {
     let mut listing = core.tree.list(what);
     loop {
-        let Some(part) = next_part(core, &mut *listing, &mut shown.unread).await? else { continue };
+        let Some(part) = next_part(core, &mut *listing, shown).await? else { continue };
         shown.names += part.files.len();
         for file in part.files {
             note(core, file, shown);
         }
-        if part.end {
-            return Ok(());
+        if part.end || shown.names >= most {
+            return Ok(part.end);
         }
     }
 }
@@ -116,22 +145,37 @@ async fn list_into<T: Tree>(core: &Core<T>, what: List, shown: &mut Shown) -> Re
 async fn next_part<T: Tree>(
     core: &Core<T>,
     listing: &mut dyn Listing,
-    unread: &mut Vec<(String, Error)>,
+    shown: &mut Shown,
 ) -> Result<Option<Part>> {
     match listing.next(PAGE).await {
         Ok(part) => Ok(Some(part)),
-        Err(error) if unread.len() < MOST_UNREAD && core.is_local(&error).await => {
+        Err(error) if shown.unread.len() < MOST_UNREAD && core.is_local(&error).await => {
             let Some(name) = listing.skip() else { return Err(error) };
+            if !may_hold_tasks(&name) {
+                shown.strange.push(name);
+                return Ok(None);
+            }
             // Without its floors, nothing is known of what was purged.
             if name.starts_with(layout::FLOORS) {
                 return Err(error);
             }
             let folder =
                 name.rsplit_once('/').map_or_else(String::new, |it| layout::below(it.0, ""));
-            unread.push((folder, error));
+            shown.unread.push((folder, error));
             Ok(None)
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Whether something of ours may lie in this folder of a place. If not, it costs nothing that it cannot be read.
+fn may_hold_tasks(path: &str) -> bool {
+    let mut parts = path.split('/');
+    let (place, folder) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    match place {
+        _ if folder.is_empty() => true,
+        layout::SCHEDULED => Due::parse(folder).is_some(),
+        _ => layout::Shard::parse(folder).is_some(),
     }
 }
 
@@ -210,7 +254,7 @@ pub(super) async fn list_records<T: Tree>(
     let mut listing = core.tree.list(List::below(layout::below(folder, "")));
     let mut records = Vec::new();
     loop {
-        let Some(part) = next_part(core, &mut *listing, &mut odd.unread).await? else { continue };
+        let Some(part) = next_part(core, &mut *listing, odd).await? else { continue };
         for file in part.files {
             let below = file.name.strip_prefix(place).and_then(|path| path.strip_prefix('/'));
             let key = below.and_then(|path| core.names().parse_record_path(path));

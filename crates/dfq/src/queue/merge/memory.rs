@@ -86,6 +86,11 @@ pub(super) fn print_of(id: &TaskId, here: &Met, there: &Met) -> Print {
     print(&parts.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
+/// What tells a path from any other.
+pub(super) fn print_of_path(path: &str) -> Print {
+    print(&[path])
+}
+
 impl Memory {
     pub(super) async fn load<T: Tree>(core: &Core<T>, queue_id: &str, node: &str) -> Self {
         let stored = core.tree.read(&layout::merge_memory()).await.ok().flatten();
@@ -147,6 +152,11 @@ impl Memory {
     /// Whether a record of this version is known to be in the other place, too.
     pub(super) fn has_record(&self, path: &str, version: &Version) -> bool {
         self.records.contains(&print(&[path, version.tag()]))
+    }
+
+    /// From here on it is not known that the other place has this record.
+    pub(super) fn forget_record(&mut self, path: &str, tag: &str) {
+        self.records.remove(&print(&[path, tag]));
     }
 
     /// Whether a listing has shown what is known to be in both places. Notes what it has shown.

@@ -13,7 +13,7 @@ use crate::clock::lock;
 use crate::error::{Error, Result};
 use crate::format;
 use crate::layout;
-use crate::model::{Synced, TaskId};
+use crate::model::{Synced, TaskId, TaskKey};
 use crate::queue::core::Core;
 use crate::store::{Created, Tree};
 
@@ -31,9 +31,8 @@ const LONGEST_DELAY: Duration = Duration::from_secs(24 * 3600);
 pub struct Identity {
     /// The node's id.
     pub node: String,
-    /// What this folder last wrote into the node's record in the hub, and what it may have written since. A record
-    /// that says neither is of another folder with this id: one of the two is a copy.
-    #[serde(default)]
+    /// Nonces that this folder has shown to the hub, as an earlier version noted them; see `nonces`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nonces: Vec<String>,
     /// The hub has had a record of this node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -53,6 +52,15 @@ pub struct Neighbours {
     /// Tasks that were pushed here and written after this time, on this folder's clock, never went up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<Timestamp>,
+    /// When that pass began, on the hub's clock, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_there: Option<Timestamp>,
+    /// What that pass has left out: how paths in `pending/` begin.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unlooked: Vec<String>,
+    /// When this folder's clock was last seen to have been set, by what it showed then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_set: Option<Timestamp>,
 }
 
 /// What a process remembers of these.
@@ -85,8 +93,10 @@ impl Nodes {
 pub(in crate::queue) struct Elsewhere {
     pub(in crate::queue) node: String,
     pub(in crate::queue) period: Duration,
-    /// When the last pass began that came to its end.
+    /// When the last pass began that came to its end. Nothing, if it has left this task out.
     pub(in crate::queue) passed: Option<Timestamp>,
+    /// When this folder's clock was seen to have been set, by the last pass and by this process.
+    pub(in crate::queue) clock_set: [Option<Timestamp>; 2],
     /// The longest wait between attempts.
     pub(in crate::queue) longest_wait: Duration,
     /// For how long a task that was given back here is left to the node that it hashes to.
@@ -99,17 +109,21 @@ impl<T: Tree> Core<T> {
         self.settings.synced.as_ref().filter(|synced| !synced.hub)
     }
 
-    /// This node's id. The first who asks makes it.
-    pub(in crate::queue) async fn node(&self) -> Option<String> {
-        self.as_node()?;
+    /// This node's id, if this is one. The first who asks makes it. An error if it cannot be read and never was: others
+    /// would take a lease without it for one of their own.
+    pub(in crate::queue) async fn node(&self) -> Result<Option<String>> {
+        if self.as_node().is_none() {
+            return Ok(None);
+        }
         match self.identity().await {
             Ok(identity) => {
                 lock(&self.nodes).own = Some(identity.node.clone());
-                Some(identity.node)
+                Ok(Some(identity.node))
             }
             Err(error) => {
+                let known = lock(&self.nodes).own.clone();
                 tracing::warn!(%error, "this node's id cannot be read");
-                lock(&self.nodes).own.clone()
+                known.map(Some).ok_or(error)
             }
         }
     }
@@ -120,20 +134,37 @@ impl<T: Tree> Core<T> {
         let known = lock(&self.nodes).own.clone();
         match known {
             Some(node) => Some(node),
-            None => self.node().await,
+            None => self.node().await.ok().flatten(),
         }
     }
 
     pub(in crate::queue) async fn identity(&self) -> Result<Identity> {
         let path = layout::node_identity();
         for _ in 0..3 {
-            if let Some(stored) = self.tree.read(&path).await? {
-                return serde_json::from_slice(&stored.bytes)
-                    .map_err(|error| Error::damaged(format!("'{path}' cannot be read: {error}")));
-            }
-            let identity = self.new_identity();
-            if self.tree.create(&path, &format::line(&identity)).await? == Created::New {
+            let stored = self.tree.read(&path).await?;
+            let said = stored.as_ref().and_then(|it| serde_json::from_slice(&it.bytes).ok());
+            if let Some(identity) = said {
                 return Ok(identity);
+            }
+            // Lost, or spoiled by a power cut.
+            let known = self.identity_by_nonces().await?;
+            let identity = known.unwrap_or_else(|| self.new_identity());
+            match stored {
+                Some(stored) => {
+                    self.tree.create(&layout::damaged_identity(), &stored.bytes).await?;
+                    self.put_identity(&identity).await?;
+                    tracing::warn!(
+                        node = identity.node,
+                        "'{path}' could not be read; written anew"
+                    );
+                    return Ok(identity);
+                }
+                None if self.tree.create(&path, &format::line(&identity)).await?
+                    == Created::New =>
+                {
+                    return Ok(identity);
+                }
+                None => {}
             }
         }
         Err(Error::damaged(format!("'{path}' comes and goes")))
@@ -146,7 +177,6 @@ impl<T: Tree> Core<T> {
     }
 
     pub(super) async fn put_identity(&self, identity: &Identity) -> Result<()> {
-        // Durably: a hub must not hear of a nonce that the folder then forgets.
         self.tree.put(&layout::node_identity(), &format::line(identity)).await
     }
 
@@ -177,14 +207,18 @@ impl<T: Tree> Core<T> {
         nodes.neighbours.clone()
     }
 
-    /// What is known of other nodes, if this is one.
-    pub(in crate::queue) async fn elsewhere(&self) -> Option<Elsewhere> {
+    /// What is known of other nodes, if this is one, for those who judge their leases of this task.
+    pub(in crate::queue) async fn elsewhere(&self, key: &TaskKey) -> Option<Elsewhere> {
         let period = self.as_node()?.period;
-        let node = self.own_node().await?;
-        let passed = self.neighbours().await.began;
+        // If that is not known, all leases are taken for others', which are left alone for longer.
+        let node = self.own_node().await.unwrap_or_default();
+        let Neighbours { began, unlooked, clock_set, .. } = self.neighbours().await;
+        let dir = layout::below(&self.task_dir(key), "");
+        let passed = began.filter(|_| !unlooked.iter().any(|it| dir.starts_with(it)));
+        let clock_set = [clock_set, lock(&self.clock).set_at()];
         // A delay may be asked for that is longer than any backoff.
         let longest_wait = self.settings.backoff.max.max(LONGEST_DELAY);
-        Some(Elsewhere { node, period, passed, longest_wait, left: Duration::ZERO })
+        Some(Elsewhere { node, period, passed, clock_set, longest_wait, left: Duration::ZERO })
     }
 }
 

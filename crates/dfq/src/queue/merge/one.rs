@@ -38,7 +38,7 @@ enum Merged {
     /// Both places are alike. The records that both have, by path and version here.
     Alike(Vec<Alike>),
     /// Something was done.
-    Done { steps: Vec<Step>, created: Vec<(TaskKey, Vec<u8>)> },
+    Done { steps: Vec<Step>, created: Vec<(TaskKey, Vec<u8>)>, is_whole: bool },
     /// Something is to be done later.
     PutOff,
     /// Something is to be done, and could not be.
@@ -65,7 +65,8 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         let (mut results, mut bad) = (Results::default(), 0);
         let ids: Vec<(TaskId, Generation)> = ids.into_iter().collect();
         self.passed.looked_at += ids.len() as u64;
-        let now_there = self.there.tree.told_time().map(|(told, _)| told);
+        let told = self.there.tree.told_time().map(|(told, _)| told);
+        let times = (told, self.now_there().await?);
         for together in ids.chunks(TOGETHER) {
             self.note_sent(together, (here, there)).await?;
             let mut merging = Vec::with_capacity(together.len());
@@ -74,7 +75,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
                 let print = print_of(&id, &met.0, &met.1);
                 let merge = &*self;
                 merging.push(async move {
-                    let merged = merge.merge_one((&id, last), met, now_there).await;
+                    let merged = merge.merge_one((&id, last), met, times).await;
                     (id, print, merged)
                 });
             }
@@ -83,6 +84,12 @@ impl<H: Tree, T: Tree> Merge<H, T> {
             for (id, print, merged) in merged {
                 match merged {
                     Ok((merged, troubles)) => {
+                        // What waits for a floor has not been looked at to its end.
+                        let is_put_off = matches!(merged, Merged::PutOff) && !troubles.is_empty();
+                        let is_cut_short = matches!(merged, Merged::Done { is_whole: false, .. });
+                        if is_put_off || is_cut_short || matches!(merged, Merged::Left) {
+                            self.note_unlooked(&id);
+                        }
                         self.passed.troubles.extend(troubles);
                         if matches!(merged, Merged::Alike(_)) {
                             results.alike.insert(print);
@@ -90,6 +97,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
                         created.extend(self.count(merged));
                     }
                     Err(error) => {
+                        self.note_unlooked(&id);
                         let trouble = format!("task '{id}' cannot be merged: {error}");
                         self.passed.troubles.push(trouble);
                         // A damaged file costs only itself: the rest goes on as if it were not there.
@@ -142,11 +150,12 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         &self,
         (id, last): (&TaskId, Generation),
         (here, there): (Met, Met),
-        now_there: Option<jiff::Timestamp>,
+        (told, now_there): (Option<jiff::Timestamp>, jiff::Timestamp),
     ) -> Result<(Merged, Vec<String>)> {
         let cores = (&*self.here, &*self.there);
-        let both = read_both(cores, (id, last), (&here, &there), &self.memory).await?;
-        let circumstances = Circumstances { node: self.node(), now_there };
+        let known = (&self.memory, now_there);
+        let both = read_both(cores, (id, last), (&here, &there), known).await?;
+        let circumstances = Circumstances { node: self.node(), now_there: told };
         let Plan { steps, troubles, put_off } = plan(id, &both, circumstances);
         if steps.is_empty() && put_off {
             return Ok((Merged::PutOff, troubles));
@@ -176,7 +185,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         }
         match left && done.is_empty() {
             true => Ok((Merged::Left, troubles)),
-            false => Ok((Merged::Done { steps: done, created }, troubles)),
+            false => Ok((Merged::Done { steps: done, created, is_whole: !left }, troubles)),
         }
     }
 
@@ -241,7 +250,10 @@ impl<H: Tree, T: Tree> Merge<H, T> {
     /// Counts what was done for an id. Answers the tasks that were created there.
     fn count(&mut self, merged: Merged) -> Vec<(TaskKey, Vec<u8>)> {
         let (steps, created) = match merged {
-            Merged::Done { steps, created } => (steps, created),
+            Merged::Done { steps, created, is_whole } => {
+                self.unsettled |= !is_whole;
+                (steps, created)
+            }
             Merged::Alike(records) => {
                 for (path, here, there) in records {
                     self.memory.add_record(&path, &here, &there);

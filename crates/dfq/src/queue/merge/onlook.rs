@@ -12,6 +12,19 @@ use crate::model::TaskKey;
 use crate::queue::{TaskState, TaskView, TreeQueue, judge};
 use crate::store::Tree;
 
+/// So many names are listed, and so many tasks read, to count those that are left to others.
+const MOST_LISTED: usize = 20_000;
+const MOST_READ: usize = 1_000;
+
+/// Tasks that are left to other nodes for now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftToOthers {
+    /// So many were found.
+    pub tasks: u64,
+    /// There may be more: not all were looked at.
+    pub at_least: bool,
+}
+
 /// What a node knows of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskHere {
@@ -31,7 +44,7 @@ impl<T: Tree> TreeQueue<T> {
     /// What this node knows of a task. Of a place that is not a node: nothing.
     pub async fn task_here(&self, view: &TaskView) -> Result<TaskHere> {
         let (core, key) = (&self.core, &view.key);
-        let Some(elsewhere) = core.elsewhere().await else { return Ok(TaskHere::default()) };
+        let Some(elsewhere) = core.elsewhere(key).await else { return Ok(TaskHere::default()) };
         let mut here = TaskHere::default();
         if matches!(view.state, TaskState::Ready | TaskState::Stale { .. }) {
             here.left_for = core.left_to_another_node(key).await?;
@@ -62,20 +75,27 @@ impl<T: Tree> TreeQueue<T> {
         Ok(here)
     }
 
-    /// How many tasks nobody has claimed because workers here leave them to other nodes for now.
-    pub async fn count_left_to_others(&self) -> Result<u64> {
-        let mut shown = Shown::default();
-        look::list_part(&self.core, &layout::below(layout::PENDING, ""), &mut shown).await?;
-        let mut count = 0;
+    /// How many tasks nobody has claimed because workers here leave them to other nodes for now, as far as that is
+    /// found in a bounded time.
+    pub async fn count_left_to_others(&self) -> Result<LeftToOthers> {
+        let (mut shown, mut left) = (Shown::default(), LeftToOthers::default());
+        let prefix = layout::below(layout::PENDING, "");
+        left.at_least = !look::list_some(&self.core, &prefix, MOST_LISTED, &mut shown).await?;
+        let mut looked = 0;
         for (id, met) in shown.ids {
             for (generation, files) in met.pending {
                 let key = TaskKey::new(id.clone(), generation);
                 let is_free = files.task.is_some() && files.leases.is_empty();
-                if is_free && self.core.left_to_another_node(&key).await?.is_some() {
-                    count += 1;
+                if !is_free || self.core.left_after_an_attempt(&key).await?.is_zero() {
+                    continue;
                 }
+                if looked == MOST_READ {
+                    return Ok(LeftToOthers { at_least: true, ..left });
+                }
+                looked += 1;
+                left.tasks += u64::from(self.core.left_to_another_node(&key).await?.is_some());
             }
         }
-        Ok(count)
+        Ok(left)
     }
 }

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use super::Side;
 use super::hub::check_settings;
 use super::look::{self, Shown};
-use super::memory::{Memory, Print, print_of};
+use super::memory::{Memory, Print, print_of, print_of_path};
 use super::node::{Identity, Neighbours, SILENT_PERIODS};
 use crate::error::{Error, Result};
 use crate::layout;
-use crate::model::{Generation, TaskId};
+use crate::model::{Generation, TaskId, TaskKey};
 use crate::queue::OUTCOMES;
 use crate::queue::claim::signed;
 use crate::queue::core::{Core, TreeQueue};
@@ -28,6 +28,12 @@ const THOROUGH_EVERY: SignedDuration = SignedDuration::from_hours(6);
 
 /// How often a large memory is written down.
 const SAVE_EVERY: Duration = Duration::from_secs(600);
+
+/// So many troubles are told of a pass.
+const MOST_TOLD: usize = 100;
+
+/// More ids than this are not named as left out; then all count as such.
+const MOST_UNLOOKED: usize = 1_000;
 
 /// More arrivals than this are left to a whole pass.
 const MOST_ARRIVALS: usize = 256;
@@ -103,6 +109,14 @@ pub struct Merge<H: Tree, T: Tree> {
     pub(super) unread_floors: BTreeSet<String>,
     /// Something was put off in this pass.
     pub(super) unsettled: bool,
+    /// What this pass has left out: how paths in `pending/` begin.
+    unlooked: BTreeSet<String>,
+    /// When the last pass of this process ended that came to its end.
+    pub(super) merged: Option<Duration>,
+    /// When the folder's clock was last seen to have jumped.
+    pub(super) jumped: Option<Duration>,
+    /// When this pass began, on the hub's clock, if that is known.
+    pub(super) began_there: Option<Timestamp>,
     /// The hub was emptied, and is to be filled again from here.
     pub(super) refills: bool,
     /// The folders of records here, as they were when all in them was known.
@@ -144,6 +158,10 @@ impl<H: Tree, T: Tree> Merge<H, T> {
             own_writes: BTreeSet::new(),
             unread_floors: BTreeSet::new(),
             unsettled: false,
+            unlooked: BTreeSet::new(),
+            merged: None,
+            jumped: None,
+            began_there: None,
             refills: false,
             stamps: BTreeMap::new(),
             floors_there: Vec::new(),
@@ -160,14 +178,17 @@ impl<H: Tree, T: Tree> Merge<H, T> {
 
     /// Merges both places once. A `thorough` pass lists records, too; it is one anyway if none was for hours.
     pub async fn pass(&mut self, thorough: bool) -> Result<Passed> {
-        self.check_absence().await?;
         let began = self.here.sample_clock().await?;
+        self.note_jump().await?;
         let thorough = thorough || self.memory.is_thorough_due(began, THOROUGH_EVERY);
         self.passed = Passed { thorough, ..Passed::default() };
         self.own_writes.clear();
         self.unread_floors.clear();
         self.unsettled = false;
+        self.unlooked.clear();
         let there = look::list(&self.there).await?;
+        self.compare_clocks().await?;
+        self.check_absence().await?;
         self.passed.listed = there.names as u64;
         if there.settings.is_none() {
             let address = &self.there.tree.properties().address;
@@ -184,9 +205,12 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         self.report_strange(Side::Here, &here);
         self.report_strange(Side::There, &there);
         let mut shown = BTreeSet::new();
-        let stamps = self.find_records_here(thorough, &mut ids, &mut shown).await?;
+        let records_there = match thorough {
+            true => Some(self.find_records_there(&mut ids, &mut shown).await?),
+            false => None,
+        };
+        let stamps = self.find_records_here(records_there, &mut ids, &mut shown).await?;
         if thorough {
-            self.find_records_there(&mut ids, &mut shown).await?;
             self.memory.set_records(shown);
         }
         let mut alike = BTreeSet::new();
@@ -214,8 +238,14 @@ impl<H: Tree, T: Tree> Merge<H, T> {
             }
             self.remember().await?;
             self.tell_neighbours(&there, began).await?;
+            self.merged = Some(self.here.env.monotonic());
         }
         self.floors_there = there.floors;
+        let troubles = &mut self.passed.troubles;
+        if let Some(more) = troubles.len().checked_sub(MOST_TOLD).filter(|more| *more > 0) {
+            troubles.truncate(MOST_TOLD);
+            troubles.push(format!("{more} more are not shown"));
+        }
         Ok(self.passed.clone())
     }
 
@@ -263,18 +293,35 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         here: &Shown,
         there: &Shown,
     ) {
-        let all = ids.len();
-        ids.retain(|id, _| {
-            !here.hides(&self.here, id, &there.met(id))
-                && !there.hides(&self.there, id, &here.met(id))
-        });
-        self.passed.left += (all - ids.len()) as u64;
+        let hides = |id: &TaskId| {
+            here.hides(&self.here, id, &there.met(id))
+                || there.hides(&self.there, id, &here.met(id))
+        };
+        let hidden: Vec<TaskId> = ids.keys().filter(|id| hides(id)).cloned().collect();
+        for id in &hidden {
+            ids.remove(id);
+            self.note_unlooked(id);
+        }
+        self.passed.left += hidden.len() as u64;
     }
 
-    /// Ids with records here that the hub may not have. Answers how the folders of records are.
+    /// This pass has not looked at an id, or not to its end.
+    pub(super) fn note_unlooked(&mut self, id: &TaskId) {
+        self.unlooked.insert(self.here.task_dir(&TaskKey::new(id.clone(), 1)));
+    }
+
+    /// This pass has not looked into a folder.
+    pub(super) fn note_unread(&mut self, folder: &str) {
+        if folder.is_empty() || folder.starts_with(layout::PENDING) {
+            self.unlooked.insert(folder.to_owned());
+        }
+    }
+
+    /// Ids with records here that the hub may not have, in a thorough pass by what it has shown. Answers how the folders
+    /// of records are.
     async fn find_records_here(
         &mut self,
-        thorough: bool,
+        there: Option<BTreeSet<Print>>,
         ids: &mut BTreeMap<TaskId, Generation>,
         shown: &mut BTreeSet<Print>,
     ) -> Result<BTreeMap<String, Stamp>> {
@@ -294,7 +341,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
                     stamps.insert(dir.clone(), stamp);
                 }
                 let unchanged = stamp.is_some() && self.stamps.get(&dir) == stamp.as_ref();
-                if stamp == Some(Stamp::Missing) || (unchanged && !thorough) {
+                if stamp == Some(Stamp::Missing) || (unchanged && there.is_none()) {
                     continue;
                 }
                 let mut odd = Shown::default();
@@ -302,6 +349,10 @@ impl<H: Tree, T: Tree> Merge<H, T> {
                 self.report_strange(Side::Here, &odd);
                 for record in records {
                     let (path, tag) = (&record.path, &record.tag);
+                    // The hub may have lost what it had.
+                    if there.as_ref().is_some_and(|there| !there.contains(&print_of_path(path))) {
+                        self.memory.forget_record(path, tag);
+                    }
                     if !self.memory.has_shown_record(path, tag, Side::Here, shown) {
                         ids.entry(record.key.id().clone()).or_default();
                     }
@@ -311,12 +362,13 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         Ok(stamps)
     }
 
-    /// Ids with records there that the folder may not have.
+    /// Ids with records there that the folder may not have. Answers which there are.
     async fn find_records_there(
         &mut self,
         ids: &mut BTreeMap<TaskId, Generation>,
         shown: &mut BTreeSet<Print>,
-    ) -> Result<()> {
+    ) -> Result<BTreeSet<Print>> {
+        let mut all = BTreeSet::new();
         for outcome in OUTCOMES {
             let dir = layout::outcome_dir(outcome);
             let mut odd = Shown::default();
@@ -324,6 +376,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
             self.report_strange(Side::There, &odd);
             for record in records {
                 let (path, tag) = (&record.path, &record.tag);
+                all.insert(print_of_path(path));
                 let here = self.here.tree.head(path).await?;
                 let known = here.is_some_and(|it| self.memory.has_record(path, &it.version));
                 // Another node may have replaced it by one that counts more.
@@ -333,7 +386,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
                 }
             }
         }
-        Ok(())
+        Ok(all)
     }
 
     /// Writes the memory down, if it has changed; one that is large only now and then.
@@ -366,8 +419,13 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         let mut nodes: BTreeSet<String> = near.cloned().collect();
         nodes.insert(self.identity.node.clone());
         let (nodes, began) = (nodes.into_iter().collect(), Some(began));
-        let known = self.here.neighbours().await;
-        self.here.put_neighbours(&Neighbours { nodes, began, ..known }).await
+        let unlooked = match self.unlooked.len() > MOST_UNLOOKED {
+            true => vec![layout::below(layout::PENDING, "")],
+            false => self.unlooked.iter().cloned().collect(),
+        };
+        let (began_there, known) = (self.began_there, self.here.neighbours().await);
+        let told = Neighbours { nodes, began, began_there, unlooked, ..known };
+        self.here.put_neighbours(&told).await
     }
 }
 

@@ -52,7 +52,8 @@ impl<T: Tree> Core<T> {
         let meta = format::decode_task(&task.bytes, key).ok().map(|(_, meta)| meta);
         let written = task.head.modified;
         let pushed_on = meta.as_ref().and_then(|meta| meta.node.clone());
-        let went_up = self.neighbours().await.sent.is_some_and(|sent| written <= sent);
+        let neighbours = self.neighbours().await;
+        let went_up = neighbours.sent.is_some_and(|sent| written <= sent);
         if !went_up && pushed_on.is_some() && pushed_on == self.own_node().await {
             return Ok(None);
         }
@@ -60,7 +61,9 @@ impl<T: Tree> Core<T> {
         // A delayed task keeps the time of its file when it becomes due, and that is at the next whole minute.
         let due = meta.and_then(|meta| meta.not_before).filter(|due| *due <= now);
         let came = due.and_then(|due| due.checked_add(SignedDuration::from_mins(1)).ok());
-        let since = came.map_or(written, |came| came.max(written));
+        let mut since = came.map_or(written, |came| came.max(written));
+        // What was written before the clock was set looks as old as the clock was wrong.
+        since = since.max(neighbours.clock_set.filter(|set| *set <= now).unwrap_or(since));
         Ok(rest(left, since, now).or_else(|| self.own_work_first(left)))
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::check_in::HORIZON;
+use super::clocks::HORIZON;
 use super::look::Met;
 use super::memory::Memory;
 use crate::error::{Error, Result};
@@ -121,15 +121,11 @@ pub(super) async fn read_both<H: Tree, T: Tree>(
     (here, there): (&Core<H>, &Core<T>),
     (id, last_there): (&TaskId, Generation),
     (met_here, met_there): (&Met, &Met),
-    memory: &Memory,
+    (memory, now_there): (&Memory, Timestamp),
 ) -> Result<Both> {
     let floor = here.floor(id).await?;
-    let mut binds = false;
-    if let Some(floor) = &floor {
-        binds = here.now().await?.duration_since(floor.at) < HORIZON;
-    }
     let mut both = Both {
-        binds,
+        binds: floor.as_ref().is_some_and(|it| now_there.duration_since(it.at) < HORIZON),
         floor: floor.as_ref().map_or(0, |floor| floor.generation),
         forgotten: floor.map(|floor| floor.pushes).unwrap_or_default(),
         ..Both::default()
@@ -161,9 +157,10 @@ pub(super) async fn read_both<H: Tree, T: Tree>(
             record.as_ref().map(|record| memory.has_record(&path, &record.version))
         };
         let known: Vec<_> = records.iter().enumerate().map(is_known).collect();
-        // Unless a listing showed a record there that is not known.
+        // Unless a listing showed a record there that is not known, or a task, which is not to go on a cache's word.
         let is_known = known.contains(&Some(true)) && !known.contains(&Some(false));
-        let is_alike = is_known && generation > last_there;
+        let is_open_there = met_there.lives().any(|life| life == generation);
+        let is_alike = is_known && generation > last_there && !is_open_there;
         match is_alike {
             true => both.there.entry(generation).or_default().records = records,
             false => read_records(there, &key, &mut both.there).await?,
