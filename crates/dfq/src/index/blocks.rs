@@ -40,6 +40,16 @@ impl Pin {
         let modified = head.modified.as_nanosecond();
         Self { version: head.version.clone(), size: head.size, modified }
     }
+
+    /// For a store that keeps each version as it was written, where the time does not matter.
+    pub(crate) fn untimed(version: &Version, size: u64) -> Self {
+        Self { version: version.clone(), size, modified: 0 }
+    }
+
+    /// Whether it describes this content.
+    pub(crate) fn is_of(&self, head: &Head) -> bool {
+        *self == Self::of(head) || *self == Self::untimed(&head.version, head.size)
+    }
 }
 
 impl Blocks {

@@ -157,8 +157,11 @@ impl Core {
             return Ok(Outcome::Nothing);
         }
         self.set_aside_old(&mut files, &mut done, stays).await?;
-        // After the listing: whatever was put by then has its columns.
-        let schema = self.reload().await?;
+        let mut schema = self.schema();
+        if schema.manner != Manner::Ours {
+            // After the listing: whatever was put by then has its columns.
+            schema = self.reload().await?;
+        }
         self.check_named(&schema)?;
         let seeds: BTreeSet<String> =
             files.iter().filter(|file| file.is_seed()).map(|file| file.path.clone()).collect();
@@ -168,6 +171,8 @@ impl Core {
         let complete = files.len() == all;
         done.more = !complete;
         let taken = self.take(&schema, &files).await?;
+        // Rows that fit are merged the same, whether or not there are more columns by now.
+        schema = self.schema_for(taken.widest).await?;
         done.unreadable.extend(taken.unreadable);
         let mut goes = taken.files.iter().peekable();
         let left = files.iter().filter(|file| goes.next_if(|path| **path == file.path).is_none());
@@ -312,22 +317,31 @@ impl Core {
             Err(error) => return Err(error),
         };
         done.bytes_written += bytes.len() as u64;
-        self.write_blocks(shard, &blocks, &written).await;
+        self.write_blocks(shard, &blocks, &written, bytes.len() as u64).await;
         Ok(true)
     }
 
     /// Writes where the blocks of a shard begin. A hint. In a folder it also tells whether somebody writes into the
     /// shard, and costs next to nothing.
-    pub(super) async fn write_blocks(&self, shard: Shard, blocks: &Blocks, written: &Version) {
+    pub(super) async fn write_blocks(
+        &self,
+        shard: Shard,
+        blocks: &Blocks,
+        written: &Version,
+        size: u64,
+    ) {
         if !blocks.are_many() && self.objects.properties().remote {
             return;
         }
         let name = layout::index_shard(shard);
-        let pinned = match self.objects.load_part(&name, 0..0).await {
-            Ok(Some(got)) if got.head.version == *written => Some(Pin::of(&got.head)),
-            _ => None,
+        // In a bucket the version is enough to tell that a shard is the one that was written.
+        let pin = match self.objects.properties().remote {
+            true => Pin::untimed(written, size),
+            false => match self.objects.load_part(&name, 0..0).await {
+                Ok(Some(got)) if got.head.version == *written => Pin::of(&got.head),
+                _ => return,
+            },
         };
-        let Some(pin) = pinned else { return };
         let path = layout::shard_blocks(shard);
         if let Err(error) = self.objects.put(&path, &blocks.to_bytes(&pin)).await {
             tracing::debug!(%error, path, "the block index was not written");

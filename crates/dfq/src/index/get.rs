@@ -57,13 +57,13 @@ impl Core {
             return Ok(None);
         };
         self.stamps.note_row(schema.updated_at(&row), &self.env);
-        Ok(self.schema_for(&row).await?.entry(&row))
+        Ok(self.schema_for(usv::width(&row)).await?.entry(&row))
     }
 
     /// The columns, read again if a row has more than are known.
-    pub(super) async fn schema_for(&self, row: &[u8]) -> Result<std::sync::Arc<Schema>> {
+    pub(super) async fn schema_for(&self, width: usize) -> Result<std::sync::Arc<Schema>> {
         let schema = self.schema();
-        match usv::width(row) > schema.columns.len() {
+        match width > schema.columns.len() {
             true => self.reload().await,
             false => Ok(schema),
         }

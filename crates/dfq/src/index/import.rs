@@ -273,7 +273,7 @@ impl Core {
 
     /// Reads, merges and swaps once; `None` if others were faster.
     async fn import_round(&self, shard: Shard, spill: &Spill) -> Result<Option<Done>> {
-        let schema = self.reload().await?;
+        let schema = self.schema(); // has all columns of these rows
         let rows = rows_of(spill, shard, &schema)?;
         let Some(ready) = self.read_and_merge(shard, &schema, rows, None).await? else {
             return Ok(None);

@@ -74,6 +74,8 @@ pub(super) struct Taken {
     pub(super) rows: Rows,
     /// How many rows there were, those included that do not count.
     pub(super) read: u64,
+    /// How many fields the widest row has.
+    pub(super) widest: usize,
     /// The files that they came from. Nobody changes these.
     pub(super) files: Vec<String>,
     /// Records of another program that were read, each with the version that was.
@@ -129,7 +131,10 @@ impl Core {
             match rows_of(schema, file, &got.bytes, settled) {
                 Ok(rows) => {
                     taken.read += rows.len() as u64;
-                    rows.iter().for_each(|row| taken.rows.add(schema, row));
+                    for row in rows {
+                        taken.widest = taken.widest.max(usv::width(row));
+                        taken.rows.add(schema, row);
+                    }
                     match file.is_seed() {
                         true => taken.seeds.push((file.path.clone(), got.head.version)),
                         false => taken.files.push(file.path.clone()),

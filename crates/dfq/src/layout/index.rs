@@ -76,6 +76,12 @@ pub(crate) fn shard_blocks(shard: Shard) -> String {
     in_shards(shard, BLOCKS)
 }
 
+/// Whether nothing rests on a file, so that it need not survive a power cut: the lock of a shard, and where its blocks
+/// begin.
+pub(crate) fn is_hint(path: &str) -> bool {
+    matches!(parse_shards(path), Some((_, ShardFile::Blocks | ShardFile::Lock)))
+}
+
 /// Who compacts a shard.
 pub(crate) fn shard_lock(shard: Shard) -> String {
     in_shards(shard, LOCK)

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::rows::Rows;
 use super::{CheckReport, Counted};
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::blocks::{Blocks, Pin};
+use crate::index::blocks::Blocks;
 use crate::index::manifest::ShardCounts;
 use crate::index::schema::{Manner, Schema};
 use crate::index::{Core, usv};
@@ -242,7 +242,7 @@ impl Core {
             _ if self.schema().manner != Manner::Ours => return Ok(()),
             None => "it is missing: a compiler was stopped before it wrote it",
             Some(None) => "it is not a block index",
-            Some(Some((_, pin))) if pin == Pin::of(head) => match looked.blocks_fit {
+            Some(Some((_, pin))) if pin.is_of(head) => match looked.blocks_fit {
                 true => return Ok(()),
                 false => "its blocks are not where the rows are",
             },
@@ -256,7 +256,7 @@ impl Core {
         // Not before the shard itself is in order.
         if repair && self.look_at(shard).await?.is_some_and(|now| now.rows_are_right()) {
             match wanted {
-                true => self.write_blocks(shard, &looked.blocks, &head.version).await,
+                true => self.write_blocks(shard, &looked.blocks, &head.version, head.size).await,
                 false => {
                     self.objects
                         .remove(std::slice::from_ref(&path), std::time::Duration::MAX)

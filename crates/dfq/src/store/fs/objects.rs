@@ -1,6 +1,7 @@
 //! A directory as [`Objects`]: names are paths of files.
 //!
-//! Invariant: what this creates, puts and swaps is fsynced, and so is its name, before the call returns. Names that
+//! Invariant: what this creates, puts and swaps is fsynced, and so is its name, before the call returns, unless nothing
+//! rests on it (`layout::is_hint`). Names that
 //! are swapped have no file of their own: see `versions`. A listing reads a folder whole when it comes to it, and
 //! sorts it, because a directory has no order; only names are kept, and each file is looked at when its turn comes.
 
@@ -64,7 +65,8 @@ impl<S: Sys> Inner<S> {
         }
         self.ensure_dir(parent(name), true)?;
         let (tmp, file) = self.stage_named(bytes).map_err(error)?;
-        let synced = self.sys.sync_file(&file);
+        let is_hint = layout::is_hint(name);
+        let synced = if is_hint { Ok(()) } else { self.sys.sync_file(&file) };
         drop(file);
         let renamed = synced.and_then(|()| self.sys.rename(&self.root, &tmp, &self.root, name));
         match renamed {
@@ -76,7 +78,7 @@ impl<S: Sys> Inner<S> {
                 return Err(error(errno));
             }
         }
-        self.sync_names(parent(name))
+        if is_hint { Ok(()) } else { self.sync_names(parent(name)) }
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<bool> {
@@ -129,7 +131,8 @@ impl<S: Sys> Objects for Filesystem<S> {
     }
 
     async fn create(&self, name: &str, bytes: &[u8]) -> Result<Created> {
-        let answers = self.inner.commit(&[(name.to_owned(), bytes.to_vec())], true);
+        let durable = !layout::is_hint(name);
+        let answers = self.inner.commit(&[(name.to_owned(), bytes.to_vec())], durable);
         answers.into_iter().next().unwrap_or(Ok(Created::Exists))
     }
 
