@@ -12,7 +12,7 @@ use std::iter::Peekable;
 use memchr::memchr;
 
 use super::blocks::Blocks;
-use super::schema::Schema;
+use super::schema::{IS_DELETED, Schema};
 use super::usv::{self, RowEnd};
 use crate::error::{Error, Result};
 use crate::planted::{self, Planted};
@@ -21,11 +21,14 @@ use crate::planted::{self, Planted};
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     by_key: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// About how many bytes the rows have.
+    bytes: u64,
 }
 
 impl Rows {
     /// Adds a row, without its end, if it counts.
     pub(crate) fn add(&mut self, schema: &Schema, row: &[u8]) {
+        self.bytes += row.len() as u64 + 1;
         match self.by_key.entry(usv::key_of(row).to_vec()) {
             Entry::Vacant(vacant) => _ = vacant.insert(row.to_vec()),
             Entry::Occupied(mut there) => {
@@ -123,8 +126,9 @@ pub(crate) struct Merger<'a> {
 }
 
 impl<'a> Merger<'a> {
-    /// Begins with the shard's new rows. `expected` is about how many bytes it will have.
+    /// Begins with the shard's new rows. `expected` is about how many bytes it has so far.
     pub(crate) fn new(schema: &'a Schema, news: Rows, forget: Option<u64>, expected: u64) -> Self {
+        let expected = expected + news.bytes;
         Self {
             schema,
             news: news.by_key.into_iter().peekable(),
@@ -166,7 +170,7 @@ impl<'a> Merger<'a> {
         }
         while let Some((_, row)) = self.news.next() {
             self.changed = true;
-            self.write(&row);
+            self.write_new(&row);
         }
         let Self { out, counts, blocks, changed, .. } = self;
         Ok(Merged { bytes: out, counts, blocks, changed })
@@ -178,14 +182,15 @@ impl<'a> Merger<'a> {
 
     fn old_row(&mut self, row: &[u8]) -> Result<()> {
         self.row_number += 1;
-        let key = usv::key_of(row);
+        let (first @ [key, updated_at, ulid, _], width) = usv::first_four(row);
         if key <= self.last_key.as_slice() {
             return Err(self.wrong(match key.is_empty() {
                 true => "it has no key",
                 false => "the rows are not sorted by key, each key once",
             }));
         }
-        if !looks_like_ours(row) {
+        // A cheap look at every row. `check` looks closer.
+        if (updated_at.len(), ulid.len()) != (27, 26) {
             return Err(self.wrong("_updated_at or _ulid is not as dfq writes it"));
         }
         self.last_key.clear();
@@ -193,35 +198,40 @@ impl<'a> Merger<'a> {
         while self.news.peek().is_some_and(|(new, _)| new.as_slice() < key) {
             let Some((_, row)) = self.news.next() else { break };
             self.changed = true;
-            self.write(&row);
+            self.write_new(&row);
         }
         let new = self.news.next_if(|(new, _)| new.as_slice() == key);
         let arrived = planted::is(Planted::OrderByArrival);
         match new {
             Some((_, new)) if arrived || self.schema.compare(&new, row).is_gt() => {
                 self.changed = true;
-                self.write(&new);
+                self.write_new(&new);
             }
-            _ if self.is_forgotten(row) => self.changed = true,
-            _ => self.write(row),
+            _ if self.is_forgotten(row, first) => self.changed = true,
+            _ => self.write(row, first, width),
         }
         Ok(())
     }
 
-    fn is_forgotten(&self, row: &[u8]) -> bool {
+    fn is_forgotten(&self, row: &[u8], first: First<'_>) -> bool {
         let before = |time| self.schema.put_at(row).is_some_and(|put_at| put_at < time);
-        self.schema.is_deletion(row) && self.forget.is_some_and(before)
+        is_deletion(first) && self.forget.is_some_and(before)
     }
 
-    fn write(&mut self, row: &[u8]) {
-        if self.schema.is_deletion(row) {
+    fn write_new(&mut self, row: &[u8]) {
+        let (first, width) = usv::first_four(row);
+        self.write(row, first, width);
+    }
+
+    fn write(&mut self, row: &[u8], first: First<'_>, width: usize) {
+        if is_deletion(first) {
             self.counts.deletions += 1;
         } else {
             self.counts.records += 1;
         }
         self.blocks.note(self.out.len() as u64, row);
-        self.out.extend(row);
-        let lacks = self.schema.columns.len().saturating_sub(usv::width(row));
+        self.out.extend_from_slice(row);
+        let lacks = self.schema.columns.len().saturating_sub(width);
         self.out.extend(std::iter::repeat_n(usv::FIELD, lacks));
         if planted::is(Planted::MergedAnew) {
             self.out.push(usv::FIELD);
@@ -230,10 +240,11 @@ impl<'a> Merger<'a> {
     }
 }
 
-/// A cheap look at every row of a shard. `check` looks closer.
-fn looks_like_ours(row: &[u8]) -> bool {
-    let mut fields = usv::fields(row).skip(1).map(<[u8]>::len);
-    (fields.next(), fields.next()) == (Some(27), Some(26))
+/// The key, `_updated_at`, `_ulid` and `_deleted` of a row of ours.
+type First<'a> = [&'a [u8]; 4];
+
+fn is_deletion(first: First<'_>) -> bool {
+    first[3] == IS_DELETED
 }
 
 #[cfg(test)]

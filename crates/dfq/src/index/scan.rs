@@ -96,8 +96,12 @@ struct Cursor {
     in_news: bool,
     /// What is read next, and of which version; `None` if nothing was read yet.
     place: Option<(Version, u64)>,
-    /// The beginning of a row that is not here whole yet.
+    /// Bytes of that version that were read and not looked at. At their end may be the beginning of a row.
     rest: Vec<u8>,
+    /// There are whole rows in `rest`.
+    has_rows: bool,
+    /// Nothing comes after `rest`.
+    last_part: bool,
     /// The last key that was handed out or passed over.
     last_key: Vec<u8>,
     /// Nothing more comes.
@@ -192,8 +196,18 @@ impl Core {
             news.add_all(&schema, self.their_rows(shard, &schema).await?);
         }
         let news = news.starting_at(options.prefix.as_bytes());
-        let (place, rest, last_key) = (None, Vec::new(), Vec::new());
-        Ok(Cursor { shard, schema, news, in_news, place, rest, last_key, end: false })
+        Ok(Cursor {
+            shard,
+            schema,
+            news,
+            in_news,
+            place: None,
+            rest: Vec::new(),
+            has_rows: false,
+            last_part: false,
+            last_key: Vec::new(),
+            end: false,
+        })
     }
 
     /// Reads the next part of a shard. A cursor is as it was after an error.
@@ -203,40 +217,42 @@ impl Core {
             self.rest_of_news(cursor, options, &mut out);
             return Ok(out);
         }
-        let at = cursor.place.as_ref().map_or(0, |(_, at)| *at);
-        let got = self.shard_part(cursor.shard, at..at + PART).await?.map(|(got, _)| got);
-        if planted::is(Planted::ScanReadsShardFirst) && cursor.place.is_none() {
-            cursor.news = self.begin(cursor.shard, Vec::new(), options).await?.news;
+        if !cursor.has_rows && !self.read_part(cursor, options).await? {
+            let mut out = Vec::new();
+            if cursor.last_part {
+                self.rest_of_news(cursor, options, &mut out);
+            }
+            return Ok(out);
         }
         let mut out = Vec::new();
-        let Some(got) = got else {
-            self.rest_of_news(cursor, options, &mut out);
-            return Ok(out);
-        };
-        match &cursor.place {
-            Some((version, _)) if *version == got.head.version => {}
-            Some(_) if planted::is(Planted::ScanPartsMixed) => {}
-            // Another version: from its beginning, and after the last key.
-            Some(_) => {
-                (cursor.place, cursor.rest) = (None, Vec::new());
-                return Ok(out);
-            }
-            None => self.check_untouched(cursor.shard, &got.head).await?,
-        }
-        let next = at + got.bytes.len() as u64;
-        let bytes = [std::mem::take(&mut cursor.rest), got.bytes].concat();
+        let bytes = std::mem::take(&mut cursor.rest);
         let mut from = bytes.as_slice();
+        cursor.has_rows = false;
         while let Some(end) = memchr(usv::END, from) {
-            let row = &from[..end];
-            from = &from[end + 1..];
-            if usv::width(row) > cursor.schema.columns.len() {
-                cursor.schema = self.reload().await?;
+            if out.len() >= MOST_AT_ONCE {
+                cursor.has_rows = true;
+                break;
             }
+            let row = &from[..end];
+            if usv::width(row) > cursor.schema.columns.len() {
+                match self.reload().await {
+                    Ok(schema) => cursor.schema = schema,
+                    Err(error) if out.is_empty() => {
+                        (cursor.rest, cursor.has_rows) = (from.to_vec(), true);
+                        return Err(error);
+                    }
+                    // Next time, with this row again: those before it are handed out.
+                    Err(_) => {
+                        cursor.has_rows = true;
+                        break;
+                    }
+                }
+            }
+            from = &from[end + 1..];
             cursor.old_row(row, options, &mut out);
         }
         cursor.rest = from.to_vec();
-        cursor.place = Some((got.head.version, next));
-        if next >= got.head.size {
+        if cursor.last_part && !cursor.has_rows {
             if !cursor.rest.is_empty() {
                 let row = std::mem::take(&mut cursor.rest);
                 cursor.old_row(&row, options, &mut out);
@@ -244,6 +260,34 @@ impl Core {
             self.rest_of_news(cursor, options, &mut out);
         }
         Ok(out)
+    }
+
+    /// Reads more bytes of a shard; whether there are any. If it has changed, all is read again.
+    async fn read_part(&self, cursor: &mut Cursor, options: &ScanOptions) -> Result<bool> {
+        let at = cursor.place.as_ref().map_or(0, |(_, at)| *at);
+        let got = self.shard_part(cursor.shard, at..at + PART).await?.map(|(got, _)| got);
+        if planted::is(Planted::ScanReadsShardFirst) && cursor.place.is_none() {
+            cursor.news = self.begin(cursor.shard, Vec::new(), options).await?.news;
+        }
+        let Some(got) = got else {
+            cursor.last_part = true;
+            return Ok(false);
+        };
+        match &cursor.place {
+            Some((version, _)) if *version == got.head.version => {}
+            Some(_) if planted::is(Planted::ScanPartsMixed) => {}
+            // Another version: from its beginning, and after the last key.
+            Some(_) => {
+                (cursor.place, cursor.rest) = (None, Vec::new());
+                return Ok(false);
+            }
+            None => self.check_untouched(cursor.shard, &got.head).await?,
+        }
+        let next = at + got.bytes.len() as u64;
+        cursor.rest.extend(got.bytes);
+        cursor.place = Some((got.head.version, next));
+        cursor.last_part = next >= got.head.size;
+        Ok(true)
     }
 
     fn rest_of_news(&self, cursor: &mut Cursor, options: &ScanOptions, out: &mut Vec<Entry>) {
