@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::ours::Ours;
-use super::{Targets, filesystem, median, worker};
+use super::{Targets, filesystem, median, peak_memory_kb, worker};
 
 pub(crate) fn run(dir: &Path, tasks: usize, rounds: usize, targets: &mut Targets) {
     let fs = filesystem(dir);
@@ -61,7 +61,5 @@ pub(crate) fn drain_as_told(dir: &Path, durable: bool) {
     println!("ready");
     std::io::stdin().read_line(&mut String::new()).unwrap();
     let done = queue.drain(64);
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    println!("{done} {}", peak.trim().trim_end_matches(" kB"));
+    println!("{done} {}", peak_memory_kb());
 }

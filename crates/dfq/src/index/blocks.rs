@@ -1,9 +1,11 @@
 //! Where the blocks of a compacted shard begin, so that a lookup reads one of them.
 //!
 //! Invariant: a hint. It is pinned to one version of the shard; with any other it is worth nothing, and readers then
-//! search the shard itself.
+//! search the shard itself. It ends in a sum of what comes before: nobody syncs it, so a power cut may leave any part.
 
 use std::ops::Range;
+
+use sha2::{Digest, Sha256};
 
 use super::usv;
 use crate::store::Version;
@@ -112,12 +114,20 @@ impl Blocks {
             out.extend(key);
             out.push(usv::END);
         }
+        let sum = sum_of(&out);
+        out.extend(sum.as_bytes());
+        out.push(usv::END);
         out
     }
 
-    /// Reads the file; `None` if it is not one of ours.
+    /// Reads the file; `None` if it is not one of ours, or not whole.
     pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, Pin)> {
-        let mut rows = usv::rows(bytes);
+        let sum = bytes.strip_suffix(&[usv::END])?.rsplit(|byte| *byte == usv::END).next()?;
+        let rows = &bytes[..bytes.len() - 1 - sum.len()];
+        if sum_of(rows).as_bytes() != sum {
+            return None;
+        }
+        let mut rows = usv::rows(rows);
         let first = rows.next()?;
         let text = |number| usv::unescape(usv::field(first, number)).unwrap_or_default();
         if text(0) != FORMAT {
@@ -142,6 +152,11 @@ impl Blocks {
     }
 }
 
+/// Tells whether all of a file is there.
+fn sum_of(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +179,23 @@ mod tests {
         let version = Version::new("\"a\u{1f}b\"").with_generation(Some("7".to_owned()));
         let pin = Pin { version, size: 100_000, modified: -5 };
         assert_eq!(Blocks::parse(&blocks.to_bytes(&pin)), Some((blocks, pin)));
+    }
+
+    /// After a power cut: only a part, or zeros at the end.
+    #[test]
+    fn what_is_not_whole_is_ignored() {
+        let mut blocks = Blocks::for_size(100_000);
+        for n in 0..4 {
+            blocks.note(n * 20_000, format!("{n:04}\u{1f}x").as_bytes());
+        }
+        let whole = blocks.to_bytes(&Pin::untimed(&Version::new("7.150"), 100_000));
+        assert!(Blocks::parse(&whole).is_some());
+        for length in 0..whole.len() {
+            let mut torn = whole[..length].to_vec();
+            assert_eq!(Blocks::parse(&torn), None, "{length} bytes");
+            torn.resize(whole.len(), 0);
+            assert_eq!(Blocks::parse(&torn), None, "{length} bytes, and zeros");
+        }
     }
 
     /// An import makes a shard of any length out of nothing.

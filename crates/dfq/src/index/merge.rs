@@ -12,7 +12,7 @@ use std::iter::Peekable;
 use memchr::memchr;
 
 use super::blocks::Blocks;
-use super::schema::Schema;
+use super::schema::{IS_DELETED, Schema};
 use super::usv::{self, RowEnd};
 use crate::error::{Error, Result};
 use crate::planted::{self, Planted};
@@ -21,11 +21,14 @@ use crate::planted::{self, Planted};
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     by_key: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// About how many bytes the rows have.
+    bytes: u64,
 }
 
 impl Rows {
     /// Adds a row, without its end, if it counts.
     pub(crate) fn add(&mut self, schema: &Schema, row: &[u8]) {
+        self.bytes += row.len() as u64 + 1;
         match self.by_key.entry(usv::key_of(row).to_vec()) {
             Entry::Vacant(vacant) => _ = vacant.insert(row.to_vec()),
             Entry::Occupied(mut there) => {
@@ -115,21 +118,19 @@ pub(crate) struct InOrder {
 
 impl InOrder {
     /// Refuses a row that dfq has not written there.
-    pub(crate) fn look(&mut self, row: &[u8]) -> Result<()> {
-        self.number += 1;
-        let key = usv::key_of(row);
+    pub(crate) fn look(&mut self, [key, updated_at, ulid, _]: First<'_>) -> Result<()> {
         if key <= self.last_key.as_slice() {
             return Err(self.wrong(match key.is_empty() {
                 true => "it has no key",
                 false => "the rows are not sorted by key, each key once",
             }));
         }
-        let mut fields = usv::fields(row).skip(1).map(<[u8]>::len);
-        if (fields.next(), fields.next()) != (Some(27), Some(26)) {
+        if (updated_at.len(), ulid.len()) != (27, 26) {
             return Err(self.wrong("_updated_at or _ulid is not as dfq writes it"));
         }
         self.last_key.clear();
         self.last_key.extend(key);
+        self.number += 1;
         Ok(())
     }
 
@@ -142,7 +143,7 @@ impl InOrder {
     }
 
     fn wrong(&self, why: &str) -> Error {
-        Error::damaged(format!("row {}: {why}", self.number))
+        Error::damaged(format!("row {}: {why}", self.number + 1))
     }
 }
 
@@ -162,8 +163,9 @@ pub(crate) struct Merger<'a> {
 }
 
 impl<'a> Merger<'a> {
-    /// Begins with the shard's new rows. `expected` is about how many bytes it will have.
+    /// Begins with the shard's new rows. `expected` is about how many bytes it has so far.
     pub(crate) fn new(schema: &'a Schema, news: Rows, forget: Option<u64>, expected: u64) -> Self {
+        let expected = expected + news.bytes;
         Self {
             schema,
             news: news.by_key.into_iter().peekable(),
@@ -202,53 +204,66 @@ impl<'a> Merger<'a> {
         self.order.end(&self.rest)?;
         while let Some((_, row)) = self.news.next() {
             self.changed = true;
-            self.write(&row);
+            self.write_new(&row);
         }
         let Self { out, counts, blocks, changed, .. } = self;
         Ok(Merged { bytes: out, counts, blocks, changed })
     }
 
     fn old_row(&mut self, row: &[u8]) -> Result<()> {
-        self.order.look(row)?;
-        let key = usv::key_of(row);
+        let (first, width) = usv::first_four(row);
+        self.order.look(first)?;
+        let key = first[0];
         while self.news.peek().is_some_and(|(new, _)| new.as_slice() < key) {
             let Some((_, row)) = self.news.next() else { break };
             self.changed = true;
-            self.write(&row);
+            self.write_new(&row);
         }
         let new = self.news.next_if(|(new, _)| new.as_slice() == key);
         let arrived = planted::is(Planted::OrderByArrival);
         match new {
             Some((_, new)) if arrived || self.schema.compare(&new, row).is_gt() => {
                 self.changed = true;
-                self.write(&new);
+                self.write_new(&new);
             }
-            _ if self.is_forgotten(row) => self.changed = true,
-            _ => self.write(row),
+            _ if self.is_forgotten(row, first) => self.changed = true,
+            _ => self.write(row, first, width),
         }
         Ok(())
     }
 
-    fn is_forgotten(&self, row: &[u8]) -> bool {
+    fn is_forgotten(&self, row: &[u8], first: First<'_>) -> bool {
         let before = |time| self.schema.put_at(row).is_some_and(|put_at| put_at < time);
-        self.schema.is_deletion(row) && self.forget.is_some_and(before)
+        is_deletion(first) && self.forget.is_some_and(before)
     }
 
-    fn write(&mut self, row: &[u8]) {
-        if self.schema.is_deletion(row) {
+    fn write_new(&mut self, row: &[u8]) {
+        let (first, width) = usv::first_four(row);
+        self.write(row, first, width);
+    }
+
+    fn write(&mut self, row: &[u8], first: First<'_>, width: usize) {
+        if is_deletion(first) {
             self.counts.deletions += 1;
         } else {
             self.counts.records += 1;
         }
         self.blocks.note(self.out.len() as u64, row);
-        self.out.extend(row);
-        let lacks = self.schema.columns.len().saturating_sub(usv::width(row));
+        self.out.extend_from_slice(row);
+        let lacks = self.schema.columns.len().saturating_sub(width);
         self.out.extend(std::iter::repeat_n(usv::FIELD, lacks));
         if planted::is(Planted::MergedAnew) {
             self.out.push(usv::FIELD);
         }
         self.out.push(usv::END);
     }
+}
+
+/// The key, `_updated_at`, `_ulid` and `_deleted` of a row of ours.
+pub(crate) type First<'a> = [&'a [u8]; 4];
+
+fn is_deletion(first: First<'_>) -> bool {
+    first[3] == IS_DELETED
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use memchr::memrchr;
+use memchr::memchr;
 use serde_json::Value;
 
 use super::compact::damaged;
@@ -97,10 +97,14 @@ struct Cursor {
     in_news: bool,
     /// What is read next, and of which version; `None` if nothing was read yet.
     place: Option<(Version, u64)>,
-    /// The beginning of a row that is not here whole yet.
+    /// Bytes of that version that were read and not looked at. At their end may be the beginning of a row.
     rest: Vec<u8>,
-    /// The rows up to there.
+    /// `rest` is to be looked at before anything more is read.
+    has_rows: bool,
+    /// The rows that were looked at.
     order: InOrder,
+    /// Nothing comes after `rest`.
+    last_part: bool,
     /// The last key that was handed out or passed over.
     last_key: Vec<u8>,
     /// Nothing more comes.
@@ -195,9 +199,19 @@ impl Core {
             news.add_all(&schema, self.their_rows(shard, &schema).await?);
         }
         let news = news.starting_at(options.prefix.as_bytes());
-        let (place, rest, last_key) = (None, Vec::new(), Vec::new());
-        let order = InOrder::default();
-        Ok(Cursor { shard, schema, news, in_news, place, rest, order, last_key, end: false })
+        Ok(Cursor {
+            shard,
+            schema,
+            news,
+            in_news,
+            place: None,
+            rest: Vec::new(),
+            has_rows: false,
+            order: InOrder::default(),
+            last_part: false,
+            last_key: Vec::new(),
+            end: false,
+        })
     }
 
     /// Reads the next part of a shard. A cursor is as it was after an error.
@@ -207,15 +221,67 @@ impl Core {
             self.rest_of_news(cursor, options, &mut out);
             return Ok(out);
         }
+        if !cursor.has_rows && !self.read_part(cursor, options).await? {
+            let mut out = Vec::new();
+            if cursor.last_part {
+                self.rest_of_news(cursor, options, &mut out);
+            }
+            return Ok(out);
+        }
+        let mut out = Vec::new();
+        let bytes = std::mem::take(&mut cursor.rest);
+        let mut from = bytes.as_slice();
+        cursor.has_rows = false;
+        while let Some(end) = memchr(usv::END, from) {
+            if out.len() >= MOST_AT_ONCE {
+                cursor.has_rows = true;
+                break;
+            }
+            let row = &from[..end];
+            if let Err(error) = self.check_row(cursor, row).await {
+                cursor.has_rows = true;
+                if out.is_empty() {
+                    cursor.rest = from.to_vec();
+                    return Err(error);
+                }
+                // Next time, with this row again: those before it are handed out.
+                break;
+            }
+            from = &from[end + 1..];
+            cursor.old_row(row, options, &mut out);
+        }
+        cursor.rest = from.to_vec();
+        if cursor.last_part && !cursor.has_rows {
+            if let Err(error) = cursor.order.end(&cursor.rest) {
+                cursor.has_rows = true;
+                return if out.is_empty() { Err(damaged(cursor.shard, &error)) } else { Ok(out) };
+            }
+            self.rest_of_news(cursor, options, &mut out);
+        }
+        Ok(out)
+    }
+
+    /// Sees to it that a row can be handed out.
+    async fn check_row(&self, cursor: &mut Cursor, row: &[u8]) -> Result<()> {
+        if usv::width(row) > cursor.schema.columns.len() {
+            cursor.schema = self.reload().await?;
+        }
+        if planted::is(Planted::ScanPartsMixed) {
+            return Ok(());
+        }
+        cursor.order.look(usv::first_four(row).0).map_err(|error| damaged(cursor.shard, &error))
+    }
+
+    /// Reads more bytes of a shard; whether there are any. If it has changed, all is read again.
+    async fn read_part(&self, cursor: &mut Cursor, options: &ScanOptions) -> Result<bool> {
         let at = cursor.place.as_ref().map_or(0, |(_, at)| *at);
         let got = self.shard_part(cursor.shard, at..at + PART).await?.map(|(got, _)| got);
         if planted::is(Planted::ScanReadsShardFirst) && cursor.place.is_none() {
             cursor.news = self.begin(cursor.shard, Vec::new(), options).await?.news;
         }
-        let mut out = Vec::new();
         let Some(got) = got else {
-            self.rest_of_news(cursor, options, &mut out);
-            return Ok(out);
+            cursor.last_part = true;
+            return Ok(false);
         };
         match &cursor.place {
             Some((version, _)) if *version == got.head.version => {}
@@ -224,38 +290,15 @@ impl Core {
             Some(_) => {
                 (cursor.place, cursor.rest) = (None, Vec::new());
                 cursor.order = InOrder::default();
-                return Ok(out);
+                return Ok(false);
             }
             None => self.check_untouched(cursor.shard, &got.head).await?,
         }
         let next = at + got.bytes.len() as u64;
-        let bytes = [cursor.rest.as_slice(), &got.bytes].concat();
-        let whole = memrchr(usv::END, &bytes).map_or(0, |end| end + 1);
-        let rows = || bytes[..whole].split_inclusive(|byte| *byte == usv::END);
-        let rows = || rows().map(|row| &row[..row.len() - 1]);
-        // First all that can fail, so that the cursor is as it was then.
-        let mut order = cursor.order.clone();
-        if !planted::is(Planted::ScanPartsMixed) {
-            let looked = rows().try_for_each(|row| order.look(row));
-            let looked = looked.and_then(|()| match next >= got.head.size {
-                true => order.end(&bytes[whole..]),
-                false => Ok(()),
-            });
-            looked.map_err(|error| damaged(cursor.shard, &error))?;
-        }
-        if rows().any(|row| usv::width(row) > cursor.schema.columns.len()) {
-            cursor.schema = self.reload().await?;
-        }
-        cursor.order = order;
-        for row in rows() {
-            cursor.old_row(row, options, &mut out);
-        }
-        cursor.rest = bytes[whole..].to_vec();
+        cursor.rest.extend(got.bytes);
         cursor.place = Some((got.head.version, next));
-        if next >= got.head.size {
-            self.rest_of_news(cursor, options, &mut out);
-        }
-        Ok(out)
+        cursor.last_part = next >= got.head.size;
+        Ok(true)
     }
 
     fn rest_of_news(&self, cursor: &mut Cursor, options: &ScanOptions, out: &mut Vec<Entry>) {

@@ -91,6 +91,20 @@ pub(crate) fn field(row: &[u8], number: usize) -> &[u8] {
     &row[before + 1..ends.next().unwrap_or(row.len())]
 }
 
+/// The first four fields, and how many there are. What a short row lacks is null. In one pass, because a merge does this
+/// for every row that there is.
+pub(crate) fn first_four(row: &[u8]) -> ([&[u8]; 4], usize) {
+    let mut first: [&[u8]; 4] = [&[]; 4];
+    let (mut begin, mut width) = (0, 0);
+    for end in memchr_iter(FIELD, row).chain([row.len()]) {
+        if let Some(field) = first.get_mut(width) {
+            *field = &row[begin..end];
+        }
+        (begin, width) = (end + 1, width + 1);
+    }
+    (first, width)
+}
+
 /// How many fields a row has.
 pub(crate) fn width(row: &[u8]) -> usize {
     memchr_iter(FIELD, row).count() + 1
@@ -183,6 +197,8 @@ mod tests {
                 prop_assert_eq!(one.as_ref(), text);
             }
             prop_assert_eq!(field(&row, texts.len() + 1), b"");
+            let fields = [0, 1, 2, 3].map(|n| field(&row, n));
+            prop_assert_eq!(first_four(&row), (fields, width(&row)));
         }
 
         #[test]

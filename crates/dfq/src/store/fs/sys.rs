@@ -223,6 +223,9 @@ impl Sys for RealSys {
         length: usize,
     ) -> SysResult<(Vec<u8>, Meta)> {
         let (file, meta) = open_file(at, path)?;
+        // Callers ask for much more than there may be.
+        let there = usize::try_from(meta.size.saturating_sub(from)).unwrap_or(length);
+        let length = length.min(there);
         let mut bytes = vec![0; length];
         let mut read = 0;
         while read < length {
