@@ -181,7 +181,9 @@ fn judge_elsewhere(current: &Seen, lease: &Lease, now: Now, elsewhere: &Elsewher
     let after = |lasts: SignedDuration| arrived.saturating_add(lasts).unwrap_or(Timestamp::MAX);
     let watched = SignedDuration::try_from(now.watched).unwrap_or(SignedDuration::MAX);
     let is_over = (now.steady && after(lasts) <= now.store) || watched > lasts;
-    let looked = elsewhere.passed.is_some_and(|passed| passed >= after(lasts));
+    // One that is yet to come began before the clock was set back.
+    let looked = |passed: Timestamp| passed >= after(lasts) && passed <= now.store;
+    let looked = elsewhere.passed.is_some_and(looked);
     let offline = lasts.max(OFFLINE);
     let is_offline = (now.steady && after(offline) <= now.store) || watched > offline;
     match is_over {

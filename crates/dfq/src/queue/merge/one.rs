@@ -41,8 +41,8 @@ enum Merged {
     Done { steps: Vec<Step>, created: Vec<(TaskKey, Vec<u8>)>, is_whole: bool },
     /// Something is to be done later.
     PutOff,
-    /// Something is to be done, and could not be.
-    Left,
+    /// Something is to be done, and could not be. All was looked at, if it is only that somebody here has the task.
+    Left { is_looked_at: bool },
 }
 
 /// What came of many.
@@ -86,8 +86,12 @@ impl<H: Tree, T: Tree> Merge<H, T> {
                     Ok((merged, troubles)) => {
                         // What waits for a floor has not been looked at to its end.
                         let is_put_off = matches!(merged, Merged::PutOff) && !troubles.is_empty();
-                        let is_cut_short = matches!(merged, Merged::Done { is_whole: false, .. });
-                        if is_put_off || is_cut_short || matches!(merged, Merged::Left) {
+                        let is_cut_short = matches!(
+                            merged,
+                            Merged::Done { is_whole: false, .. }
+                                | Merged::Left { is_looked_at: false }
+                        );
+                        if is_put_off || is_cut_short {
                             self.note_unlooked(&id);
                         }
                         self.passed.troubles.extend(troubles);
@@ -163,7 +167,8 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         if steps.is_empty() {
             return Ok((Merged::Alike(self.alike_records(id, &both)), troubles));
         }
-        let (mut done, mut created, mut left) = (Vec::new(), Vec::new(), false);
+        let (mut done, mut created) = (Vec::new(), Vec::new());
+        let (mut left, mut is_looked_at) = (false, true);
         for step in steps {
             let answer = match &step {
                 Step::Renumber { key, due } => self.here.renumber(key, *due).await?,
@@ -173,6 +178,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
             };
             if answer == Done::Changed {
                 left = true;
+                is_looked_at = matches!(step, Step::Renumber { .. } | Step::SetAside { .. });
                 break;
             }
             if let Step::Task { side, key, bytes, .. } = &step {
@@ -184,7 +190,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
             done.push(step);
         }
         match left && done.is_empty() {
-            true => Ok((Merged::Left, troubles)),
+            true => Ok((Merged::Left { is_looked_at }, troubles)),
             false => Ok((Merged::Done { steps: done, created, is_whole: !left }, troubles)),
         }
     }
@@ -264,7 +270,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
                 self.unsettled = true;
                 return Vec::new();
             }
-            Merged::Left => {
+            Merged::Left { .. } => {
                 self.passed.left += 1;
                 return Vec::new();
             }
