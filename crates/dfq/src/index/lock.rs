@@ -82,16 +82,21 @@ impl Core {
         Ok((now >= until).then(|| worker_id.map(|worker_id| (worker_id, until))))
     }
 
-    /// Renews a lock if it is time for that.
-    pub(super) async fn renew(&self, lock: &mut Lock) -> Result<()> {
+    /// Renews a lock, if there is one and it is time for that. Whether that works or not: the swap decides.
+    pub(super) async fn keep(&self, lock: &mut Option<Lock>) {
+        let Some(lock) = lock else { return };
         let written = self.env.monotonic();
         if written.saturating_sub(lock.written) < HELD_FOR / 3 {
-            return Ok(());
+            return;
         }
-        let now = self.stamps.now(&*self.objects, &self.env).await?;
-        self.objects.put(&lock.path, &self.lock_file(lock, now)).await?;
-        lock.written = written;
-        Ok(())
+        let renewed = async {
+            let now = self.stamps.now(&*self.objects, &self.env).await?;
+            self.objects.put(&lock.path, &self.lock_file(lock, now)).await
+        };
+        match renewed.await {
+            Ok(()) => lock.written = written,
+            Err(error) => tracing::debug!(%error, "the lock of a shard was not renewed"),
+        }
     }
 
     /// Gives a lock back, unless it may be somebody else's by now. What fails is left to run out.
