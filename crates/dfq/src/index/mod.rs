@@ -67,6 +67,7 @@ mod stats;
 mod ulid;
 mod usv;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use crate::address::Address;
@@ -108,6 +109,8 @@ struct Core {
     stamps: Stamps,
     /// The columns as they were last read. They only grow.
     schema: Mutex<Arc<Schema>>,
+    /// The store is known to refuse a swap whose condition does not hold.
+    swaps: AtomicBool,
     /// How rows of an index that another program made end, once that is known.
     row_end: Mutex<Option<usv::RowEnd>>,
 }
@@ -156,6 +159,7 @@ impl Index {
             worker_id,
             stamps: Stamps::default(),
             schema,
+            swaps: AtomicBool::default(),
             row_end: Mutex::default(),
         };
         Ok(Self { core: Arc::new(core) })
