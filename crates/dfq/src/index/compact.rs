@@ -13,8 +13,8 @@
 //! crash anywhere loses nothing, and the next compiler comes to the same bytes.
 //!
 //! The merged shard has no nonce in it, though [`swap`](crate::store::Objects::swap) asks for one. Decision 33 says why
-//! that is safe here. It takes two things that are kept below: a shard is not swapped for its own bytes, and not more than
-//! an hour after it was read.
+//! that is safe here. It takes two things that are kept below: in a bucket a shard is not swapped for its own bytes, and
+//! nowhere more than an hour after it was read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use futures::StreamExt;
 
 use super::blocks::{Blocks, Pin};
 use super::inbox::{InboxFile, PAGE};
+use super::lock::{Lock, cannot_swap};
 use super::manifest::ShardCounts;
 use super::merge::{Merged, Merger, Rows, merge_theirs};
 use super::schema::{Manner, Schema};
@@ -112,11 +113,7 @@ impl Core {
         let mut all = Done::default();
         let mut stays = BTreeSet::new();
         let outcome = loop {
-            if let Some(lock) = &mut lock {
-                // Whether that works or not: the swap decides.
-                let _ = self.renew(lock).await;
-            }
-            match self.pass(shard, listed.take(), &flat, &mut stays).await {
+            match self.pass(shard, &mut lock, listed.take(), &flat, &mut stays).await {
                 Ok(Outcome::Done(done)) => {
                     let more = done.more;
                     all.add(done);
@@ -141,11 +138,13 @@ impl Core {
     async fn pass(
         &self,
         shard: Shard,
+        lock: &mut Option<Lock>,
         listed: Option<Vec<InboxFile>>,
         flat: &[InboxFile],
         stays: &mut BTreeSet<String>,
     ) -> Result<Outcome> {
         let began = self.env.monotonic();
+        self.keep(lock).await;
         let mut files = match listed {
             Some(files) => files,
             None => self.list_inbox(layout::inbox_of(Some(shard))).await?,
@@ -184,7 +183,8 @@ impl Core {
         (done.rows, done.files) = (taken.read, (taken.files.len() + taken.seeds.len()) as u64);
         // Only if nothing was left in the inbox that a forgotten deletion might have beaten.
         let forget = if complete { Some(self.forgotten_before().await?) } else { None };
-        let Some(mut ready) = self.read_and_merge(shard, &schema, taken.rows, forget).await? else {
+        let merged = self.read_and_merge(shard, lock, &schema, taken.rows, forget).await?;
+        let Some(mut ready) = merged else {
             return Ok(Outcome::Lost);
         };
         if !planted::is(Planted::RowsReliedOn) {
@@ -216,6 +216,7 @@ impl Core {
     pub(super) async fn read_and_merge(
         &self,
         shard: Shard,
+        lock: &mut Option<Lock>,
         schema: &Schema,
         news: Rows,
         forget: Option<u64>,
@@ -236,6 +237,7 @@ impl Core {
         let mut at = first.bytes.len() as u64;
         merger.feed(&first.bytes).map_err(damaged)?;
         while at < size {
+            self.keep(lock).await;
             let Some(part) = self.objects.load_part(&name, at..at + PART).await? else {
                 return Ok(None);
             };
@@ -309,10 +311,7 @@ impl Core {
             Ok(Swap::Written(version)) => version,
             Ok(Swap::Lost) => return Ok(planted::is(Planted::LostSwapWins)),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
-                return Err(error.context(
-                    "this index cannot be compacted here: the store has no working conditional \
-                     write (If-Match), and without it compilers would undo each other's work",
-                ));
+                return Err(cannot_swap(&error));
             }
             Err(error) => return Err(error),
         };

@@ -16,6 +16,7 @@ use std::time::Duration;
 use futures::future::join_all;
 
 use super::compact::{Done, Progress};
+use super::lock::Lock;
 use super::manifest::ShardCounts;
 use super::merge::Rows;
 use super::record::Record;
@@ -250,10 +251,7 @@ impl Core {
             format!("shard {} does not stay as it is", shard.name()),
         ));
         for _ in 0..ROUNDS {
-            if let Some(held) = &mut held {
-                let _ = self.renew(held).await;
-            }
-            match self.import_round(shard, spill).await {
+            match self.import_round(shard, &mut held, spill).await {
                 Ok(None) => {}
                 Ok(Some(done)) => {
                     imported = Ok(Some(done));
@@ -272,10 +270,16 @@ impl Core {
     }
 
     /// Reads, merges and swaps once; `None` if others were faster.
-    async fn import_round(&self, shard: Shard, spill: &Spill) -> Result<Option<Done>> {
+    async fn import_round(
+        &self,
+        shard: Shard,
+        held: &mut Option<Lock>,
+        spill: &Spill,
+    ) -> Result<Option<Done>> {
+        self.keep(held).await;
         let schema = self.schema(); // has all columns of these rows
         let rows = rows_of(spill, shard, &schema)?;
-        let Some(ready) = self.read_and_merge(shard, &schema, rows, None).await? else {
+        let Some(ready) = self.read_and_merge(shard, held, &schema, rows, None).await? else {
             return Ok(None);
         };
         let mut done = Done::default();

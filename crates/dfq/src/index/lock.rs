@@ -3,16 +3,18 @@
 //! Invariant: nothing rests on it. It saves the work of a compiler that would lose the swap; two that hold it at once do
 //! no harm. Whether it has expired is judged by the store's clock.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::Core;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::layout::{self, Shard};
 use crate::planted::{self, Planted};
-use crate::store::{Created, ObjectsExt as _, Stored};
+use crate::store::objects::Swap;
+use crate::store::{Created, ObjectsExt as _, Stored, Version};
 
 /// How long a lock is held without being renewed.
 pub(crate) const HELD_FOR: Duration = Duration::from_secs(300);
@@ -34,8 +36,45 @@ pub(crate) struct Lock {
 }
 
 impl Core {
-    /// Takes the lock of a shard; `None` if somebody else has it.
+    /// Takes the lock of a shard; `None` if somebody else has it. An error if the store keeps no condition: then the lock
+    /// would be all there is, and that is not enough.
     pub(super) async fn lock(&self, shard: Shard) -> Result<Option<Lock>> {
+        let Some(lock) = self.take_lock(shard).await? else { return Ok(None) };
+        match self.check_swaps(&lock).await {
+            Ok(()) => Ok(Some(lock)),
+            Err(error) => {
+                self.release(lock).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether the store refuses a swap whose condition does not hold. Some servers write all the same and say that they
+    /// kept it, so it is tried once, on a lock that we hold, where that does no harm.
+    async fn check_swaps(&self, lock: &Lock) -> Result<()> {
+        if !self.objects.properties().remote || self.swaps.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let wrong = Version::new("\"00000000000000000000000000000000\"");
+        let wrong = wrong.with_generation(Some("1".to_owned()));
+        let mut bytes = self.lock_file(lock, lock.created_at);
+        bytes.push(b'\n');
+        let name = layout::lock_for_trial(&lock.path);
+        match self.objects.swap(&name, Some(&wrong), &bytes).await {
+            Ok(Swap::Lost) => self.swaps.store(true, Ordering::Relaxed),
+            Ok(Swap::Written(_)) => {
+                let error = Error::new(ErrorKind::Unsupported, "it was ignored when it was tried");
+                return Err(cannot_swap(&error));
+            }
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                return Err(cannot_swap(&error));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn take_lock(&self, shard: Shard) -> Result<Option<Lock>> {
         let path = layout::shard_lock(shard);
         // Twice: the first time it may be released under our eyes.
         for _ in 0..2 {
@@ -82,16 +121,21 @@ impl Core {
         Ok((now >= until).then(|| worker_id.map(|worker_id| (worker_id, until))))
     }
 
-    /// Renews a lock if it is time for that.
-    pub(super) async fn renew(&self, lock: &mut Lock) -> Result<()> {
+    /// Renews a lock, if there is one and it is time for that. Whether that works or not: the swap decides.
+    pub(super) async fn keep(&self, lock: &mut Option<Lock>) {
+        let Some(lock) = lock else { return };
         let written = self.env.monotonic();
         if written.saturating_sub(lock.written) < HELD_FOR / 3 {
-            return Ok(());
+            return;
         }
-        let now = self.stamps.now(&*self.objects, &self.env).await?;
-        self.objects.put(&lock.path, &self.lock_file(lock, now)).await?;
-        lock.written = written;
-        Ok(())
+        let renewed = async {
+            let now = self.stamps.now(&*self.objects, &self.env).await?;
+            self.objects.put(&lock.path, &self.lock_file(lock, now)).await
+        };
+        match renewed.await {
+            Ok(()) => lock.written = written,
+            Err(error) => tracing::debug!(%error, "the lock of a shard was not renewed"),
+        }
     }
 
     /// Gives a lock back, unless it may be somebody else's by now. What fails is left to run out.
@@ -104,6 +148,14 @@ impl Core {
             tracing::debug!(%error, "the lock of a shard was not removed; it runs out");
         }
     }
+}
+
+/// The error for a store that cannot swap.
+pub(super) fn cannot_swap(error: &Error) -> Error {
+    error.clone().context(
+        "this index cannot be compacted here: the store has no working conditional write (If-Match), and without it \
+         compilers would undo each other's work",
+    )
 }
 
 /// Whose a lock is, if it says so, and when it expires.

@@ -103,6 +103,20 @@ impl Meddled {
         });
     }
 
+    /// This is done before every call that begins like this: a verb and the beginning of a name.
+    pub(crate) fn before_each(
+        &self,
+        calls: [&'static str; 2],
+        mut act: impl FnMut() + Send + 'static,
+    ) {
+        self.arrange(move |_, this| {
+            if calls.iter().any(|call| this.starts_with(call)) {
+                act();
+            }
+            Event::Nothing
+        });
+    }
+
     /// The calls since something was arranged: a verb and a name.
     pub(crate) fn calls(&self) -> Vec<String> {
         self.state.lock().unwrap().calls.clone()

@@ -1,15 +1,17 @@
 //! Races: whatever others do before any call of a verb, no update is lost and none comes back.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dfq::Env;
-use dfq::clock::{ManualClock, SkippingClock, SystemChance};
+use dfq::clock::{Clock as _, ManualClock, SkippingClock, SystemChance};
 use dfq::conformance::faulty::faulty_folder;
 use dfq::index::{CompactOptions, CompactReport, ImportOptions, Index, ScanOptions};
+use dfq::store::memory::MemoryObjects;
 use dfq::store::objects::Objects;
+use futures::executor::block_on;
 use serde_json::{Value, json};
 
 use super::cases::{all, compact, put, record, value};
@@ -258,6 +260,11 @@ async fn a_deletion_beats_a_late_older_put() {
             index.delete(vec![key.clone()]).await.remove(0).unwrap();
             if compacts {
                 compact(&index).await;
+                // Once more, for something else in that shard.
+                let mates = (0..).map(|n| format!("mate-{n}"));
+                let mate = mates.into_iter().find(|mate| shard(mate) == shard(&key)).unwrap();
+                put(&index, vec![record(&mate, "1")]).await;
+                compact(&index).await;
             }
             put(&index, vec![record(&key, "late").updated_at(old)]).await;
             assert_eq!(said(&place, &key).await, None);
@@ -310,6 +317,34 @@ async fn a_file_that_was_merged_already_undoes_nothing() {
     }
 }
 
+/// Two compactors merge a shard, and the one that has read more loses: it removes nothing of what it has read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compactor_that_has_lost_removes_nothing() {
+    for place in Place::all().await {
+        let others = place.index().await;
+        let keys = super::theirs::mates("lost");
+        put(&others, vec![record(&keys[0], "1"), record(&keys[1], "1")]).await;
+        let begin = format!("inbox/{}/{}.0", shard(&keys[1]), keys[1]);
+        let new = place.names().await.into_iter().find(|name| name.starts_with(&begin)).unwrap();
+        let (index, meddled) = Meddled::index(&place).await;
+        // The other one had listed the inbox before the second record came.
+        let (objects, busy) = (place.objects().await, others.clone());
+        meddled.others_before_first("swap shards/", async move {
+            let bytes = objects.get(&new, None).await.unwrap().unwrap().bytes;
+            objects.remove(&[new.clone()], Duration::MAX).await.unwrap();
+            assert_eq!(compact_anyway(&busy).await.unwrap().files, 1);
+            objects.put(&new, &bytes).await.unwrap();
+        });
+        let report = compact_anyway(&index).await.unwrap();
+        assert_eq!((report.lost, report.files), (1, 0));
+        for _ in 0..2 {
+            assert_eq!(said(&place, &keys[0]).await, Some(json!("1")));
+            assert_eq!(said(&place, &keys[1]).await, Some(json!("1")));
+            compact(&others).await;
+        }
+    }
+}
+
 /// In a folder: a compactor stands still before it writes the shard, for days in which there are so many versions that the
 /// one it read is pruned, and so is the number that it would use. It has lost, whether its clock tells it of the days or
 /// stood still with it.
@@ -350,4 +385,33 @@ async fn a_compactor_that_wakes_after_days_has_lost() {
         }
         assert_eq!(others.stats().await.unwrap().inbox_files, 0, "{knows}");
     }
+}
+
+/// A merge that takes longer than a lock is held renews it: nobody else begins the same work.
+#[tokio::test]
+async fn a_lock_is_renewed_while_a_shard_is_merged() {
+    let clock = ManualClock::default();
+    let env = Env::new(Arc::new(clock.clone()), Arc::new(SystemChance));
+    let memory = MemoryObjects::new("memory:".to_owned(), env.clone());
+    let (index, meddled) = Meddled::over(Arc::new(memory.clone()), env.clone()).await;
+    // So long a shard that it is read in three parts.
+    let keys = (0..).map(|n| format!("key{n}")).filter(|key| shard(key) == "00");
+    let keys: Vec<String> = keys.take(20).collect();
+    let long = "x".repeat(1_000_000);
+    put(&index, keys.iter().map(|key| record(key, long.as_str())).collect()).await;
+    compact(&index).await;
+    put(&index, vec![record(&keys[0], "2")]).await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (sees, moves) = (Arc::clone(&seen), clock.clone());
+    meddled.before_each(["load shards/", "swap shards/"], move || {
+        let lock = block_on(memory.get("shards/00.lock", None)).unwrap().unwrap();
+        let lock: Value = serde_json::from_slice(&lock.bytes).unwrap();
+        let until: jiff::Timestamp = lock["expires_at"].as_str().unwrap().parse().unwrap();
+        sees.lock().unwrap().push(until > moves.wall());
+        moves.advance(Duration::from_secs(150));
+    });
+    assert_eq!(compact(&index).await.files, 1);
+    // Until it is swapped; after that nobody has anything to lose.
+    assert_eq!(seen.lock().unwrap()[..4], [true; 4], "held all the time");
+    assert_eq!(value(&index, &keys[0]).await, Some(json!("2")));
 }
