@@ -31,8 +31,8 @@ use crate::model::{Generation, Layout, Outcome, TaskId, TaskKey};
 pub(crate) use index::*;
 pub use swapped::Swapped;
 pub(crate) use swapped::{
-    VERSIONS, lock_for_trial, merged, parse_version_name, record_that_a_purge_swaps, set_aside,
-    trial_of_a_purge, versions_dir, watch,
+    VERSIONS, merged, parse_version_name, record_that_a_purge_swaps, set_aside, trial_of_a_purge,
+    versions_dir, watch,
 };
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) use swapped::{shown_for_trial, swapped_for_trial};

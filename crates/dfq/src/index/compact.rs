@@ -24,7 +24,7 @@ use futures::StreamExt;
 
 use super::blocks::{Blocks, Pin};
 use super::inbox::{InboxFile, PAGE};
-use super::lock::{Lock, cannot_swap};
+use super::lock::Lock;
 use super::manifest::ShardCounts;
 use super::merge::{Merged, Merger, Rows, merge_theirs};
 use super::schema::{Manner, Schema};
@@ -311,7 +311,10 @@ impl Core {
             Ok(Swap::Written(version)) => version,
             Ok(Swap::Lost) => return Ok(planted::is(Planted::LostSwapWins)),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
-                return Err(cannot_swap(&error));
+                return Err(error.context(
+                    "this index cannot be compacted here: the store has no working conditional \
+                     write (If-Match), and without it compilers would undo each other's work",
+                ));
             }
             Err(error) => return Err(error),
         };

@@ -3,18 +3,16 @@
 //! Invariant: nothing rests on it. It saves the work of a compiler that would lose the swap; two that hold it at once do
 //! no harm. Whether it has expired is judged by the store's clock.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::Core;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::layout::{self, Shard};
 use crate::planted::{self, Planted};
-use crate::store::objects::Swap;
-use crate::store::{Created, ObjectsExt as _, Stored, Version};
+use crate::store::{Created, ObjectsExt as _, Stored};
 
 /// How long a lock is held without being renewed.
 pub(crate) const HELD_FOR: Duration = Duration::from_secs(300);
@@ -36,45 +34,8 @@ pub(crate) struct Lock {
 }
 
 impl Core {
-    /// Takes the lock of a shard; `None` if somebody else has it. An error if the store keeps no condition: then the lock
-    /// would be all there is, and that is not enough.
+    /// Takes the lock of a shard; `None` if somebody else has it.
     pub(super) async fn lock(&self, shard: Shard) -> Result<Option<Lock>> {
-        let Some(lock) = self.take_lock(shard).await? else { return Ok(None) };
-        match self.check_swaps(&lock).await {
-            Ok(()) => Ok(Some(lock)),
-            Err(error) => {
-                self.release(lock).await;
-                Err(error)
-            }
-        }
-    }
-
-    /// Whether the store refuses a swap whose condition does not hold. Some servers write all the same and say that they
-    /// kept it, so it is tried once, on a lock that we hold, where that does no harm.
-    async fn check_swaps(&self, lock: &Lock) -> Result<()> {
-        if !self.objects.properties().remote || self.swaps.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let wrong = Version::new("\"00000000000000000000000000000000\"");
-        let wrong = wrong.with_generation(Some("1".to_owned()));
-        let mut bytes = self.lock_file(lock, lock.created_at);
-        bytes.push(b'\n');
-        let name = layout::lock_for_trial(&lock.path);
-        match self.objects.swap(&name, Some(&wrong), &bytes).await {
-            Ok(Swap::Lost) => self.swaps.store(true, Ordering::Relaxed),
-            Ok(Swap::Written(_)) => {
-                let error = Error::new(ErrorKind::Unsupported, "it was ignored when it was tried");
-                return Err(cannot_swap(&error));
-            }
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
-                return Err(cannot_swap(&error));
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
-    async fn take_lock(&self, shard: Shard) -> Result<Option<Lock>> {
         let path = layout::shard_lock(shard);
         // Twice: the first time it may be released under our eyes.
         for _ in 0..2 {
@@ -148,14 +109,6 @@ impl Core {
             tracing::debug!(%error, "the lock of a shard was not removed; it runs out");
         }
     }
-}
-
-/// The error for a store that cannot swap.
-pub(super) fn cannot_swap(error: &Error) -> Error {
-    error.clone().context(
-        "this index cannot be compacted here: the store has no working conditional write (If-Match), and without it \
-         compilers would undo each other's work",
-    )
 }
 
 /// Whose a lock is, if it says so, and when it expires.

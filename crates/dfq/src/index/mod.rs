@@ -67,7 +67,6 @@ mod stats;
 mod ulid;
 mod usv;
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use crate::address::Address;
@@ -111,8 +110,6 @@ struct Core {
     schema: Mutex<Arc<Schema>>,
     /// Those of them that are known to be durable.
     held: Mutex<Option<Arc<Schema>>>,
-    /// The store is known to refuse a swap whose condition does not hold.
-    swaps: AtomicBool,
     /// How rows of an index that another program made end, once that is known.
     row_end: Mutex<Option<usv::RowEnd>>,
 }
@@ -162,7 +159,6 @@ impl Index {
             stamps: Stamps::default(),
             schema,
             held: Mutex::default(),
-            swaps: AtomicBool::default(),
             row_end: Mutex::default(),
         };
         Ok(Self { core: Arc::new(core) })

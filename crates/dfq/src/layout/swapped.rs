@@ -59,11 +59,6 @@ pub(crate) fn trial_of_a_purge(nonce: &str) -> Swapped {
     Swapped::hidden(super::below(super::TMP, &format!("purge-{nonce}")))
 }
 
-/// The lock of a shard in a bucket, by which a compactor finds out the same.
-pub(crate) fn lock_for_trial(path: &str) -> Swapped {
-    Swapped::hidden(path.to_owned())
-}
-
 /// A name to try a store with.
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) fn swapped_for_trial(name: &str) -> Swapped {
