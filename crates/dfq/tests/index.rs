@@ -19,5 +19,7 @@ mod races;
 mod stopped;
 #[path = "index/strange.rs"]
 mod strange;
+#[path = "index/swaps.rs"]
+mod swaps;
 #[path = "index/theirs.rs"]
 mod theirs;

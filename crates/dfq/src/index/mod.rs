@@ -55,6 +55,7 @@ mod inbox;
 mod lock;
 mod manifest;
 mod merge;
+mod proof;
 mod put;
 mod record;
 mod row;
@@ -67,6 +68,7 @@ mod stats;
 mod ulid;
 mod usv;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use crate::address::Address;
@@ -112,6 +114,8 @@ struct Core {
     held: Mutex<Option<Arc<Schema>>>,
     /// How rows of an index that another program made end, once that is known.
     row_end: Mutex<Option<usv::RowEnd>>,
+    /// The store has been seen to keep the condition of a swap.
+    swap_proven: AtomicBool,
 }
 
 impl Index {
@@ -160,6 +164,7 @@ impl Index {
             schema,
             held: Mutex::default(),
             row_end: Mutex::default(),
+            swap_proven: AtomicBool::new(false),
         };
         Ok(Self { core: Arc::new(core) })
     }
