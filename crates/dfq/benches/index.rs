@@ -5,7 +5,11 @@
 //! prints one). With `--check` a missed target ends in exit code 1: compaction is faster than DuckDB from the second wave
 //! on, ten times as many records take at most 16 MB more, and a lookup reads less than 64 KB.
 
-#![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "a benchmark measures real time"
+)]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run has nothing to report")]
 
 #[path = "index/merge.rs"]
