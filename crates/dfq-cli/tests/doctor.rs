@@ -47,6 +47,9 @@ fn assert_safe(desk: &Desk) {
         let field = "32 clients in 4 processes";
         assert_eq!(detail, format!("one winner in 12 of 12 rounds ({field})"), "{race}");
     }
+    let swapped = check(&report, "race: swap")["detail"].as_str().unwrap();
+    assert_eq!(swapped, "one winner in 6 of 6 rounds (32 clients in 4 processes)");
+    assert_eq!(check(&report, "swap")["outcome"], "yes", "{report}");
     assert!(report["speed"].as_array().unwrap().len() >= 15, "{report}");
     assert!(!report["advice"].as_array().unwrap().is_empty());
     assert_eq!(left(&desk.path("new")), ["doctor.json"]);
@@ -172,8 +175,10 @@ fn peers_find_each_other() {
         let output = peer.wait_with_output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let detail = check(&report, "race of peers: records")["detail"].as_str().unwrap();
-        assert_eq!(detail, "one winner in 100 of 100 rounds (33 clients of 3 peers)");
+        for race in ["race of peers: records", "race of peers: swap"] {
+            let detail = check(&report, race)["detail"].as_str().unwrap();
+            assert_eq!(detail, "one winner in 100 of 100 rounds (33 clients of 3 peers)", "{race}");
+        }
     }
     assert_eq!(left(&desk.path("jobs")), ["doctor.json"]);
 }

@@ -64,7 +64,7 @@ async fn an_honest_server_is_safe() {
     let won = "one winner in 20 of 20 rounds (32 clients in 4 processes)";
     assert_eq!(detail(&report, "race: conditional create"), won);
     let swapped = "one winner in 10 of 10 rounds (32 clients in 4 processes)";
-    assert_eq!(detail(&report, "race: If-Match"), swapped);
+    assert_eq!(detail(&report, "race: swap"), swapped);
     assert_eq!(detail(&report, "times"), "told apart to 1 ms");
     assert_eq!(keys(&server), ["some/jobs/doctor.json"]);
     assert!(report["advice"].to_string().contains("$16.25"), "{report}");
@@ -114,7 +114,7 @@ async fn quoted_etags_that_are_refused_harm_no_queue() {
     let told = "the right ETag is refused in quotes and taken without them";
     assert_eq!(detail(&report, "If-Match"), told);
     // Raced in the form that works.
-    assert!(detail(&report, "race: If-Match").starts_with("one winner in 10 of 10 rounds"));
+    assert!(detail(&report, "race: swap").starts_with("one winner in 10 of 10 rounds"));
     assert_eq!(verdict(&report, "index"), "safe");
 }
 
@@ -124,8 +124,40 @@ async fn if_match_that_is_ignored_harms_the_index_only() {
     let (status, report) = examine(&server).await;
     assert_eq!(status, Some(0), "{report}");
     assert_eq!(verdict(&report, "index"), "refused");
+    let told = report["promises"].to_string();
+    let refused = "no index can be compacted here: ignored: an object was replaced";
+    assert!(told.contains(refused), "{told}");
+    // One at a time was enough to see it.
+    assert_eq!(detail(&report, "race: swap"), "was not looked at");
+    let told = "ignored: a content was replaced though it had changed";
+    assert_eq!(detail(&report, "swap"), told);
     let told = "ignored: deletes anyway; the queue does not need it";
     assert_eq!(detail(&report, "conditional delete"), told);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn etags_that_are_refused_harm_the_index_only() {
+    let server = liar(Lies { refuse_etags: true, ..Lies::default() }).await;
+    let (status, report) = examine(&server).await;
+    assert_eq!(status, Some(0), "{report}");
+    assert_eq!(verdict(&report, "index"), "refused");
+    assert!(detail(&report, "swap").contains("no condition that it is unchanged"), "{report}");
+    assert_eq!(keys(&server), ["some/jobs/doctor.json"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_swap_in_a_bucket() {
+    let server = liar(Lies::default()).await;
+    let address = format!("s3://{}/jobs", server.bucket());
+    let args = ["doctor", "--json", "--rounds", "5", "--peer", "--peers", "2", &address];
+    let (one, other) = tokio::join!(dfq(&server, &args), dfq(&server, &args));
+    for (status, out, err) in [one, other] {
+        assert_eq!(status, Some(0), "{err}");
+        let report: Value = serde_json::from_str(&out).unwrap();
+        let swapped = "one winner in 100 of 100 rounds (32 clients of 2 peers)";
+        assert_eq!(detail(&report, "race of peers: swap"), swapped);
+        assert_eq!(verdict(&report, "index"), "safe");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

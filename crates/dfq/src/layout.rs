@@ -30,9 +30,11 @@ use crate::model::{Generation, Layout, Outcome, TaskId, TaskKey};
 
 pub(crate) use index::*;
 pub use swapped::Swapped;
+#[cfg(feature = "doctor")]
+pub(crate) use swapped::trial_of_the_doctor;
 pub(crate) use swapped::{
     VERSIONS, merged, parse_version_name, record_that_a_purge_swaps, set_aside, trial_of_a_purge,
-    versions_dir, watch,
+    trial_of_an_index, versions_dir, watch,
 };
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) use swapped::{shown_for_trial, swapped_for_trial};

@@ -11,5 +11,7 @@ mod checks;
 mod imports;
 #[path = "index/places.rs"]
 mod places;
+#[path = "index/swaps.rs"]
+mod swaps;
 #[path = "index/theirs.rs"]
 mod theirs;

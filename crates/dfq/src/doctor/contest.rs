@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use super::basics::Means;
 use super::exam::stopped;
 use super::race::{Contenders, Contest, Entry, Heat, Prize, Round, Told, judge};
-use super::s3::{EtagForm, patiently};
 use super::subject::{Kind, Subject};
+use super::swap::Trial;
 use super::verdict::{Check, Outcome, Promise};
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
@@ -119,7 +119,8 @@ impl Raced {
             (Contest::Task, _, true) => "race of peers: tasks",
             (Contest::Exclusive, _, false) => "race: O_EXCL",
             (Contest::Exclusive, _, true) => "race of peers: O_EXCL",
-            (Contest::Swap, ..) => "race: If-Match",
+            (Contest::Swap, _, false) => "race: swap",
+            (Contest::Swap, _, true) => "race of peers: swap",
         }
     }
 
@@ -146,7 +147,8 @@ impl Raced {
             (Contest::Lease, _) => "creating a lease if absent",
             (Contest::Task, _) => "renaming a folder if absent",
             (Contest::Exclusive, _) => "O_EXCL",
-            (Contest::Swap, _) => "If-Match",
+            (Contest::Swap, Kind::Bucket(_)) => "If-Match",
+            (Contest::Swap, _) => "swapping",
         };
         let thing = match (self.contest, kind) {
             (Contest::Swap, _) => "replaced the same version",
@@ -177,8 +179,6 @@ pub(super) struct Race<'a, T: Tree> {
     pub(super) contest: Contest,
     /// Addresses that they are spread over.
     pub(super) ways: usize,
-    /// The form of ETags, where there are any.
-    pub(super) etags: EtagForm,
     pub(super) rounds: usize,
     /// Goes on for as many rounds as were asked for, however long they take.
     pub(super) patient: bool,
@@ -216,7 +216,9 @@ impl<T: Tree> Race<'_, T> {
         }
         let mut raced = Raced::new(self.contest, field, false);
         let paths = rounds.iter().map(|(prize, _)| self.contest.file(&prize.path)).collect();
-        for (found, (_, entries)) in read_all(self.subject, paths).await.into_iter().zip(&rounds) {
+        for (found, (_, entries)) in
+            read_all(self.subject, self.contest, paths).await.into_iter().zip(&rounds)
+        {
             raced.add(entries, found?.as_deref());
         }
         Ok(raced)
@@ -228,7 +230,7 @@ impl<T: Tree> Race<'_, T> {
         let folder = layout::below(self.scratch, &name);
         let paths: Vec<String> =
             (first..first + count).map(|n| layout::below(&folder, &n.to_string())).collect();
-        let prize = |path: String| Prize { path, etag: None };
+        let prize = |path: String| Prize { path };
         match self.contest {
             Contest::Record | Contest::Task => {}
             Contest::Lease => {
@@ -247,40 +249,33 @@ impl<T: Tree> Race<'_, T> {
                     })?;
                 }
             }
-            Contest::Swap => return self.first_versions(paths).await,
+            Contest::Swap => begin_swaps(self.subject, &paths).await?,
         }
         Ok(paths.into_iter().map(prize).collect())
     }
+}
 
-    async fn first_versions(&self, paths: Vec<String>) -> Result<Vec<Prize>> {
-        let Kind::Bucket(bucket) = self.subject.kind() else { return Ok(Vec::new()) };
-        let Some(raw) = bucket.raw() else { return Ok(Vec::new()) };
-        let writing = paths.into_iter().map(|path| async move {
-            // Unlike any other: many stores make ETags of the content alone.
-            let content = format!("before {path}");
-            let answer = patiently(|| raw.put(&path, content.as_bytes())).await?;
-            match answer.etag {
-                Some(etag) if answer.status.is_success() => {
-                    Ok(Prize { path, etag: Some(self.etags.of(&etag)) })
-                }
-                _ => Err(Error::new(
-                    ErrorKind::Unavailable,
-                    format!("a write was answered with {} and no ETag", answer.status),
-                )),
-            }
-        });
-        futures::future::join_all(writing).await.into_iter().collect()
-    }
+/// Gives what is to be swapped its first content.
+pub(super) async fn begin_swaps<T: Tree>(subject: &Subject<T>, paths: &[String]) -> Result<()> {
+    let begin = |path: String| {
+        subject.on(|subject| async move { Trial::at(&subject, &path)?.begin().await })
+    };
+    let begun = futures::future::join_all(paths.iter().cloned().map(begin)).await;
+    begun.into_iter().collect()
 }
 
 /// The contents of files, several at a time.
 pub(super) async fn read_all<T: Tree>(
     subject: &Subject<T>,
+    contest: Contest,
     paths: Vec<String>,
 ) -> Vec<Result<Option<Vec<u8>>>> {
     let read = |path: String| {
         subject.on(|subject| async move {
-            Ok(subject.tree().read(&path).await?.map(|stored| stored.bytes))
+            match contest {
+                Contest::Swap => Trial::at(&subject, &path)?.content().await,
+                _ => Ok(subject.tree().read(&path).await?.map(|stored| stored.bytes)),
+            }
         })
     };
     futures::stream::iter(paths.into_iter().map(read)).buffered(READS).collect().await

@@ -12,10 +12,10 @@ use super::measure::{self, Speed};
 use super::meet::Meeting;
 use super::mount::{self, Mount};
 use super::race::{Contenders, Contest};
-use super::s3::{self, EtagForm};
+use super::s3;
 use super::subject::{Kind, Subject};
 use super::verdict::{self, Check, Kept};
-use super::{basics, basics::Means, clock};
+use super::{basics, basics::Means, clock, swap};
 use crate::clock::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format;
@@ -140,7 +140,7 @@ impl<T: Tree> Exam<'_, T> {
         let scratch = self.scratch.as_str();
         let basics = self.step(basics::examine(self.subject, scratch)).await?;
         let mut checks = Vec::new();
-        let (mut mount, mut etags) = (None, None);
+        let mut mount = None;
         match self.subject.kind() {
             Kind::Directory(root) => {
                 let found = Mount::of(root);
@@ -154,10 +154,7 @@ impl<T: Tree> Exam<'_, T> {
             Kind::Bucket(bucket) => {
                 checks.extend(basics.checks);
                 if let (Some(raw), true) = (bucket.raw(), basics.usable) {
-                    let (check, form) =
-                        self.step(s3::patiently(|| s3::if_match(raw, scratch))).await?;
-                    checks.push(check);
-                    etags = form;
+                    checks.push(self.step(s3::patiently(|| s3::if_match(raw, scratch))).await?);
                     let delete = || s3::conditional_delete(bucket, raw, scratch);
                     checks.push(self.step(s3::patiently(delete)).await?);
                     checks.push(self.step(s3::patiently(|| s3::versioning(raw))).await?);
@@ -168,7 +165,9 @@ impl<T: Tree> Exam<'_, T> {
         let (mut speed, mut advice) = (Vec::new(), Vec::new());
         if basics.usable {
             self.step(self.same_place()).await?;
-            checks.extend(self.races(contenders, basics.means, etags).await?);
+            let (check, swaps) = self.step(swap::examine(self.subject, scratch)).await?;
+            checks.push(check);
+            checks.extend(self.races(contenders, basics.means, swaps).await?);
             let time = self
                 .step(clock::examine(self.subject, &self.how.env, scratch, basics.means.creates))
                 .await?;
@@ -208,7 +207,7 @@ impl<T: Tree> Exam<'_, T> {
         &self,
         contenders: &mut dyn Contenders,
         means: Means,
-        etags: Option<EtagForm>,
+        swaps: bool,
     ) -> Result<Vec<Check>> {
         let rounds = self.how.rounds.unwrap_or(ROUNDS);
         let mut contests = Vec::new();
@@ -221,7 +220,7 @@ impl<T: Tree> Exam<'_, T> {
             _ if means.creates => contests.push(Contest::Record),
             _ => {}
         }
-        contests.extend(etags.map(|_| Contest::Swap));
+        contests.extend(swaps.then_some(Contest::Swap));
         let mut checks = Vec::new();
         for contest in contests {
             let race = Race {
@@ -230,7 +229,6 @@ impl<T: Tree> Exam<'_, T> {
                 scratch: &self.scratch,
                 contest,
                 ways: self.subjects.len(),
-                etags: etags.unwrap_or(EtagForm::Quoted),
                 // For what the queue does not need, half as many will do.
                 rounds: if contest == Contest::Swap { rounds.div_ceil(2) } else { rounds },
                 patient: self.how.rounds.is_some(),
@@ -240,8 +238,9 @@ impl<T: Tree> Exam<'_, T> {
             checks.push(raced.check(self.subject.kind(), means)?);
         }
         if let Some(meeting) = &self.how.meeting {
-            let raced =
-                meeting.race(self.subject, &self.how.env, means.creates, &self.how.stop).await?;
+            let raced = meeting
+                .race(self.subject, &self.how.env, (means.creates, swaps), &self.how.stop)
+                .await?;
             for raced in raced {
                 checks.push(raced.check(self.subject.kind(), means)?);
             }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::contest::{Raced, read_all};
+use super::contest::{Raced, begin_swaps, read_all};
 use super::race::{Contenders, Contest, Entrants, Entry, Heat, Prize};
 use super::subject::{Kind, Subject};
 use crate::clock::Env;
@@ -73,7 +73,7 @@ impl Meeting {
         &self,
         subject: &Subject<T>,
         env: &Env,
-        creates: bool,
+        does: (bool, bool),
         stop: &CancellationToken,
     ) -> Result<Vec<Raced>> {
         if !(2..=MOST_PEERS).contains(&self.peers) {
@@ -85,7 +85,7 @@ impl Meeting {
         let raced = match met {
             Ok(peers) => {
                 let common = layout::doctors_folder(&session(&peers));
-                let raced = seat.race(self, &peers, &common, creates).await;
+                let raced = seat.race(self, &peers, &common, does).await;
                 seat.leave(&peers, &common, raced.is_ok()).await;
                 raced
             }
@@ -100,13 +100,16 @@ impl Meeting {
         raced
     }
 
-    fn contests(kind: &Kind, creates: bool) -> &'static [Contest] {
-        match (kind, creates) {
-            (Kind::Directory(_), true) => &[Contest::Record, Contest::Task, Contest::Exclusive],
-            (Kind::Directory(_), false) => &[Contest::Exclusive],
-            (_, true) => &[Contest::Record],
-            (_, false) => &[],
-        }
+    /// What is raced for, where there is a way to create and a way to swap.
+    fn contests(kind: &Kind, (creates, swaps): (bool, bool)) -> Vec<Contest> {
+        let mut contests = match (kind, creates) {
+            (Kind::Directory(_), true) => vec![Contest::Record, Contest::Task, Contest::Exclusive],
+            (Kind::Directory(_), false) => vec![Contest::Exclusive],
+            (_, true) => vec![Contest::Record],
+            (_, false) => vec![],
+        };
+        contests.extend(swaps.then_some(Contest::Swap));
+        contests
     }
 }
 
@@ -247,14 +250,14 @@ impl<T: Tree> Seat<'_, T> {
         meeting: &Meeting,
         peers: &[String],
         common: &str,
-        creates: bool,
+        does: (bool, bool),
     ) -> Result<Vec<Raced>> {
-        let contests = Meeting::contests(self.subject.kind(), creates);
+        let contests = Meeting::contests(self.subject.kind(), does);
         let prizes = |contest: Contest, heat: usize| -> Vec<Prize> {
             let name = format!("{contest:?}").to_lowercase();
             let folder = layout::below(common, &name);
             let path = |n: usize| layout::below(&folder, &(heat * HEAT + n).to_string());
-            (0..HEAT).map(|n| Prize { path: path(n), etag: None }).collect()
+            (0..HEAT).map(|n| Prize { path: path(n) }).collect()
         };
         let mut entrants =
             Entrants::new(vec![self.subject.clone()], meeting.clients, self.me.clone());
@@ -265,10 +268,15 @@ impl<T: Tree> Seat<'_, T> {
             }
             let mut rounds = Vec::new();
             for heat in 0..HEATS {
+                let prizes = prizes(*contest, heat);
+                if *contest == Contest::Swap {
+                    let paths: Vec<String> =
+                        prizes.iter().map(|prize| prize.path.clone()).collect();
+                    begin_swaps(self.subject, &paths).await?;
+                }
                 let line = format!("heat-{}", number * HEATS + heat);
                 self.write(layout::below(common, &format!("{}.{line}", self.me)), &true).await?;
                 self.all::<bool>(peers, common, &line).await?;
-                let prizes = prizes(*contest, heat);
                 rounds.extend(entrants.race(Heat { contest: *contest, prizes }).await?);
             }
             told.push(rounds);
@@ -280,7 +288,9 @@ impl<T: Tree> Seat<'_, T> {
             let mut raced = Raced::new(*contest, format!("of {} peers", peers.len()), true);
             let all_prizes = (0..HEATS).flat_map(|heat| prizes(*contest, heat));
             let paths = all_prizes.map(|prize| contest.file(&prize.path)).collect();
-            for (round, found) in read_all(self.subject, paths).await.into_iter().enumerate() {
+            for (round, found) in
+                read_all(self.subject, *contest, paths).await.into_iter().enumerate()
+            {
                 let rounds = all.iter().filter_map(|told| told.get(number)?.get(round));
                 let entries: Vec<Entry> = rounds.flatten().cloned().collect();
                 raced.add(&entries, found?.as_deref());

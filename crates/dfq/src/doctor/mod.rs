@@ -34,6 +34,7 @@ mod mount;
 mod race;
 mod s3;
 mod subject;
+mod swap;
 mod verdict;
 
 pub use crate::model::{Diagnosis, Verdict};

@@ -11,8 +11,10 @@ use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
 use super::subject::{Kind, Subject};
+use super::swap::Trial;
 use crate::error::Result;
 use crate::layout;
+use crate::store::objects::{Swap, Version};
 use crate::store::{Created, Tree};
 
 /// What is raced for, and by which means.
@@ -27,7 +29,7 @@ pub enum Contest {
     Task,
     /// An empty file by `O_CREAT|O_EXCL`, then its content: the way of programs other than this one.
     Exclusive,
-    /// The next content of an object by `If-Match`.
+    /// The next content of what all have read, as a compaction replaces a shard.
     Swap,
 }
 
@@ -47,9 +49,6 @@ impl Contest {
 pub struct Prize {
     /// Where, relative to the root.
     pub path: String,
-    /// The ETag to be replaced, in the form in which it is to be sent; only for [`Contest::Swap`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub etag: Option<String>,
 }
 
 /// Prizes that everybody races for in this order.
@@ -177,15 +176,22 @@ impl<T: Tree> Contenders for Entrants<T> {
 struct Ready<T: Tree> {
     task_dirs: Vec<Option<T::TaskDir>>,
     prepared: Option<Result<T::PreparedLease>>,
+    /// What is to be swapped, and the version that has its first content; none if somebody was faster.
+    swaps: Vec<Result<(Trial, Option<Version>)>>,
 }
 
 impl<T: Tree> Ready<T> {
     async fn make(subject: &Subject<T>, heat: &Heat, mark: &str) -> Self {
-        let mut ready = Self { task_dirs: Vec::new(), prepared: None };
+        let mut ready = Self { task_dirs: Vec::new(), prepared: None, swaps: Vec::new() };
         if heat.contest == Contest::Lease {
             ready.prepared = Some(subject.tree().prepare_lease(mark.as_bytes()).await);
             for prize in &heat.prizes {
                 ready.task_dirs.push(subject.tree().open(&prize.path).await.ok().flatten());
+            }
+        }
+        if heat.contest == Contest::Swap {
+            for prize in &heat.prizes {
+                ready.swaps.push(first_version(subject, &prize.path).await);
             }
         }
         ready
@@ -238,23 +244,27 @@ impl<T: Tree> Ready<T> {
                 Kind::Directory(root) => exclusive(root.join(&prize.path), bytes),
                 _ => Told::Unknown("there are no files".to_owned()),
             },
-            Contest::Swap => {
-                let raw = match subject.kind() {
-                    Kind::Bucket(bucket) => bucket.raw(),
-                    _ => None,
-                };
-                let (Some(raw), Some(etag)) = (raw, &prize.etag) else {
-                    return Told::Unknown("there are no ETags".to_owned());
-                };
-                match raw.put_if_match(&prize.path, etag, bytes).await {
-                    Ok(answer) if answer.status.is_success() => Told::Won,
-                    Ok(answer) if answer.status.as_u16() == 412 => Told::Lost,
-                    Ok(answer) => Told::Unknown(format!("{} {}", answer.status, answer.code)),
+            Contest::Swap => match self.swaps.get(number) {
+                Some(Ok((_, None))) => Told::Lost,
+                Some(Ok((trial, Some(version)))) => match trial.swap(version, bytes).await {
+                    Ok(Swap::Written(_)) => Told::Won,
+                    Ok(Swap::Lost) => Told::Lost,
                     Err(error) => Told::Unknown(error.to_string()),
-                }
-            }
+                },
+                Some(Err(error)) => Told::Unknown(error.to_string()),
+                None => Told::Unknown("no answer".to_owned()),
+            },
         }
     }
+}
+
+async fn first_version<T: Tree>(
+    subject: &Subject<T>,
+    path: &str,
+) -> Result<(Trial, Option<Version>)> {
+    let trial = Trial::at(subject, path)?;
+    let version = trial.first().await?;
+    Ok((trial, version))
 }
 
 fn exclusive(path: PathBuf, bytes: &[u8]) -> Told {

@@ -48,12 +48,12 @@ where
 const SWAP: &str = "If-Match";
 
 /// Whether `If-Match` is honoured, and in which form.
-pub(super) async fn if_match(raw: &Raw, scratch: &str) -> Result<(Check, Option<EtagForm>)> {
+pub(super) async fn if_match(raw: &Raw, scratch: &str) -> Result<Check> {
     let path = layout::below(scratch, "if-match");
     let mut etag = raw.put(&path, b"0").await?.etag.unwrap_or_default();
     if etag.is_empty() {
         let check = Check::breaks(SWAP, "a write is answered without an ETag", &[Promise::Index]);
-        return Ok((check, None));
+        return Ok(check);
     }
     let mut works = Vec::new();
     for (number, form) in [EtagForm::Quoted, EtagForm::Bare].into_iter().enumerate() {
@@ -62,7 +62,7 @@ pub(super) async fn if_match(raw: &Raw, scratch: &str) -> Result<(Check, Option<
         let wrong = raw.put_if_match(&path, &other, b"wrong").await?;
         if wrong.status.is_success() {
             let detail = "ignored: an object was replaced though its ETag was another";
-            return Ok((Check::breaks(SWAP, detail, &[Promise::Index]), None));
+            return Ok(Check::breaks(SWAP, detail, &[Promise::Index]));
         }
         let content = format!("{number} of {}", etag.trim_matches('"'));
         let right = raw.put_if_match(&path, &form.of(&etag), content.as_bytes()).await?;
@@ -72,22 +72,17 @@ pub(super) async fn if_match(raw: &Raw, scratch: &str) -> Result<(Check, Option<
         }
     }
     Ok(match works[..] {
-        [] => {
-            let check = Check::breaks(SWAP, "the right ETag is refused", &[Promise::Index]);
-            (check, None)
-        }
+        [] => Check::breaks(SWAP, "the right ETag is refused", &[Promise::Index]),
         [EtagForm::Bare] => {
             let detail = "the right ETag is refused in quotes and taken without them";
-            let check = Check::note(SWAP, detail);
-            (check.meaning(Promise::Index, Verdict::Safe, None), Some(EtagForm::Bare))
+            Check::note(SWAP, detail).meaning(Promise::Index, Verdict::Safe, None)
         }
         _ => {
             let detail = match works.len() {
                 1 => "honoured, the ETag in quotes",
                 _ => "honoured, the ETag with and without quotes",
             };
-            let check = Check::yes(SWAP, detail).meaning(Promise::Index, Verdict::Safe, Some(""));
-            (check, Some(EtagForm::Quoted))
+            Check::yes(SWAP, detail)
         }
     })
 }

@@ -156,6 +156,10 @@ pub(super) fn promises(checks: &[Check]) -> Vec<Kept> {
                 why.push(meaning.why.clone());
             }
         }
+        if let (Promise::Index, Verdict::Refused, Some(first)) = (promise, verdict, why.first_mut())
+        {
+            *first = format!("no index can be compacted here: {first}");
+        }
         Some(Kept { promise, verdict, why })
     };
     Promise::ALL.into_iter().filter_map(kept).collect()

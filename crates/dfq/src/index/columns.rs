@@ -234,6 +234,9 @@ impl Core {
                 return Err(Error::not_found(format!("there is no index in {address} any more")));
             };
             let changed = change(&mut schema)?;
+            if changed && version.is_some() {
+                self.prove_swap().await.map_err(|error| error.context("no column can be added"))?;
+            }
             let bytes = schema.to_bytes();
             let written = !changed
                 || matches!(

@@ -288,6 +288,7 @@ impl Core {
             return Ok(false);
         }
         let name = layout::index_shard(shard);
+        self.prove_swap().await.map_err(not_here)?;
         let swapped = match super::flaws::insists(self, shard) {
             true => self.overwrite(&name, &bytes).await,
             false => self.objects.swap(&name, version.as_ref(), &bytes).await,
@@ -295,13 +296,7 @@ impl Core {
         let written = match swapped {
             Ok(Swap::Written(version)) => version,
             Ok(Swap::Lost) => return Ok(planted::is(Planted::LostSwapWins)),
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
-                return Err(error.context(
-                    "this index cannot be compacted here: the store has no working conditional \
-                     write (If-Match), and without it compilers would undo each other's work",
-                ));
-            }
-            Err(error) => return Err(error),
+            Err(error) => return Err(not_here(error)),
         };
         done.bytes_written += bytes.len() as u64;
         self.write_blocks(shard, &blocks, &written).await;
@@ -407,6 +402,17 @@ fn bound(files: &mut Vec<InboxFile>) {
     });
     let count = fits.count().max(1);
     files.truncate(count);
+}
+
+/// Says so if the store has no swap.
+fn not_here(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Unsupported => error.context(
+            "this index cannot be compacted here: the store has no working conditional write (If-Match), and without \
+             it compilers would undo each other's work",
+        ),
+        _ => error,
+    }
 }
 
 fn damaged(shard: Shard, error: &Error) -> Error {

@@ -55,6 +55,7 @@ mod inbox;
 mod lock;
 mod manifest;
 mod merge;
+mod proof;
 mod put;
 mod record;
 mod row;
@@ -67,6 +68,7 @@ mod stats;
 mod ulid;
 mod usv;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use crate::address::Address;
@@ -110,6 +112,8 @@ struct Core {
     schema: Mutex<Arc<Schema>>,
     /// How rows of an index that another program made end, once that is known.
     row_end: Mutex<Option<usv::RowEnd>>,
+    /// The store has been seen to keep the condition of a swap.
+    swap_proven: AtomicBool,
 }
 
 impl Index {
@@ -157,6 +161,7 @@ impl Index {
             stamps: Stamps::default(),
             schema,
             row_end: Mutex::default(),
+            swap_proven: AtomicBool::new(false),
         };
         Ok(Self { core: Arc::new(core) })
     }

@@ -59,6 +59,17 @@ pub(crate) fn trial_of_a_purge(nonce: &str) -> Swapped {
     Swapped::hidden(super::below(super::TMP, &format!("purge-{nonce}")))
 }
 
+/// Where an index finds out the same.
+pub(crate) fn trial_of_an_index(nonce: &str) -> Swapped {
+    Swapped::hidden(super::below(super::TMP, &format!("swap-{nonce}")))
+}
+
+/// Where the doctor tries and races.
+#[cfg(feature = "doctor")]
+pub(crate) fn trial_of_the_doctor(name: &str) -> Swapped {
+    Swapped::hidden(name.to_owned())
+}
+
 /// A name to try a store with.
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) fn swapped_for_trial(name: &str) -> Swapped {

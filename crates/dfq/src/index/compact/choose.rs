@@ -98,6 +98,10 @@ impl Index {
     pub async fn compact(&self, options: CompactOptions) -> Result<CompactReport> {
         let at = options.all;
         let jobs = self.run(move |core| async move { core.jobs(at).await }).await?;
+        if !jobs.is_empty() {
+            // Before several ask at once.
+            self.run(|core| async move { core.prove_swap().await.map_err(not_here) }).await?;
+        }
         let most = options.max_shards.unwrap_or(usize::MAX);
         let jobs: VecDeque<Job> = jobs.into_iter().take(most).collect();
         let work = Arc::new(Work {

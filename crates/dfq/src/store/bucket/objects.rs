@@ -3,7 +3,7 @@
 //! Invariant: an object is swapped only as what was read, by its ETag in whatever form the server takes it. Some
 //! servers refuse an ETag in the quotes in which they sent it (Ceph 16), some refuse every ETag, some know no such
 //! condition. Where the right ETag is refused in every form, or there is none, swap is `Unsupported`. A server that
-//! ignores the condition cannot be recognised here; `dfq doctor` finds it.
+//! ignores the condition cannot be recognised here; `index::proof` finds it, and so does `dfq doctor`.
 
 use std::ops::Range;
 use std::sync::Arc;

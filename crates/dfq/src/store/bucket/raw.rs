@@ -29,8 +29,6 @@ pub(crate) struct Raw {
 #[derive(Clone, Debug)]
 pub(crate) struct RawAnswer {
     pub(crate) status: StatusCode,
-    /// The server's name for a refusal; empty if it did not say.
-    pub(crate) code: String,
     pub(crate) etag: Option<String>,
     pub(crate) body: String,
 }
@@ -119,7 +117,6 @@ impl Raw {
                 let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
                 Ok(RawAnswer {
                     status: parts.status,
-                    code: String::new(),
                     etag: etag.map(str::to_owned),
                     body: String::from_utf8_lossy(&body).into_owned(),
                 })
@@ -131,12 +128,9 @@ impl Raw {
                 {
                     Err(unanswered(&format!(" but {status}")))
                 }
-                Some(Refused { status, code, .. }) => Ok(RawAnswer {
-                    status: *status,
-                    code: code.clone(),
-                    etag: None,
-                    body: String::new(),
-                }),
+                Some(Refused { status, .. }) => {
+                    Ok(RawAnswer { status: *status, etag: None, body: String::new() })
+                }
                 None => Err(unanswered("")),
             },
         }
