@@ -262,6 +262,8 @@ async fn a_store_that_keeps_no_condition_is_not_compacted() {
         let Place::Bucket(server) = &place else { unreachable!("it is a bucket") };
         server.set_lies(lies(name));
         let index = place.existing().await.unwrap();
+        // It has read what it changes: so the change is later, whatever the clocks show.
+        assert_eq!(value(&index, "a").await, Some(json!("1")));
         if name != "refuse-conditional-put" {
             put(&index, vec![record("a", "2")]).await;
         }
