@@ -234,7 +234,7 @@ async fn of_two_records_of_one_time_the_one_with_the_greater_ulid_counts() {
         put(&index, vec![record("a", "1").updated_at(time)]).await;
         assert_eq!(said(&place, "a").await, Some(json!("1")), "both in the inbox");
         let bytes = place.read(&first).await.unwrap();
-        place.objects().await.remove(&[first.clone()], Duration::MAX).await.unwrap();
+        place.objects().await.remove(std::slice::from_ref(&first), Duration::MAX).await.unwrap();
         compact(&index).await;
         place.write(&first, &bytes).await;
         assert_eq!(said(&place, "a").await, Some(json!("1")), "the later one in the shard");
@@ -261,8 +261,8 @@ async fn a_deletion_beats_a_late_older_put() {
             if compacts {
                 compact(&index).await;
                 // Once more, for something else in that shard.
-                let mates = (0..).map(|n| format!("mate-{n}"));
-                let mate = mates.into_iter().find(|mate| shard(mate) == shard(&key)).unwrap();
+                let mut mates = (0..).map(|n| format!("mate-{n}"));
+                let mate = mates.find(|mate| shard(mate) == shard(&key)).unwrap();
                 put(&index, vec![record(&mate, "1")]).await;
                 compact(&index).await;
             }
@@ -306,7 +306,7 @@ async fn a_file_that_was_merged_already_undoes_nothing() {
             assert_eq!(said(&place, &key).await, expected);
             // The newer one is merged, and then the old one again.
             let bytes = place.read(&left).await.unwrap();
-            place.objects().await.remove(&[left.clone()], Duration::MAX).await.unwrap();
+            place.objects().await.remove(std::slice::from_ref(&left), Duration::MAX).await.unwrap();
             compact_anyway(&others).await.unwrap();
             place.write(&left, &bytes).await;
             assert_eq!(said(&place, &key).await, expected);
@@ -331,7 +331,7 @@ async fn a_compactor_that_has_lost_removes_nothing() {
         let (objects, busy) = (place.objects().await, others.clone());
         meddled.others_before_first("swap shards/", async move {
             let bytes = objects.get(&new, None).await.unwrap().unwrap().bytes;
-            objects.remove(&[new.clone()], Duration::MAX).await.unwrap();
+            objects.remove(std::slice::from_ref(&new), Duration::MAX).await.unwrap();
             assert_eq!(compact_anyway(&busy).await.unwrap().files, 1);
             objects.put(&new, &bytes).await.unwrap();
         });

@@ -28,8 +28,8 @@ async fn shown(index: &Index, begin: &str) -> BTreeMap<String, Value> {
 
 /// A key of the first shard or of the second.
 fn key_of(begin: &str, name: &str) -> String {
-    let keys = (0..).map(|n| format!("{begin}{name}{n}"));
-    keys.into_iter().find(|key| shard(key) < "02".to_owned()).unwrap_or_default()
+    let mut keys = (0..).map(|n| format!("{begin}{name}{n}"));
+    keys.find(|key| shard(key).as_str() < "02").unwrap_or_default()
 }
 
 /// Puts something of every kind: what is in a shard already, what is new, changed, deleted, and in a bundle. What there

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use dfq::ErrorKind;
 use dfq::index::{CompactOptions, CompactReport, Index, Record, ScanOptions};
 use dfq::store::objects::Objects;
+use dfq_s3_server::Lies;
 use serde_json::json;
 
 use super::cases::{all, compact, put, record, value};
@@ -236,5 +237,57 @@ async fn a_put_without_a_time_is_seen_in_an_index_of_another_program() {
         assert_eq!(value(&index, "a.com").await, Some(json!("5")));
         put(&index, vec![Record::new("a.com").unwrap().with("value", "6")]).await;
         assert_eq!(value(&index, "a.com").await, Some(json!("6")));
+    }
+}
+
+/// A store that does not keep the condition of a swap, and even one that says that it does, is not compacted. One that
+/// takes ETags only without quotes is.
+#[tokio::test]
+async fn a_store_that_keeps_no_condition_is_not_compacted() {
+    let lies = |name: &str| {
+        let mut lies = Lies::default();
+        assert!(lies.tell(name));
+        lies
+    };
+    for (name, works) in [
+        ("ignore-if-match", false),
+        ("ignore-conditions", false),
+        ("refuse-etags", false),
+        ("refuse-conditional-put", false),
+        ("refuse-quoted-etags", true),
+    ] {
+        let place = Place::bucket().await;
+        put(&place.index().await, vec![record("a", "1")]).await;
+        compact(&place.index().await).await;
+        let Place::Bucket(server) = &place else { unreachable!("it is a bucket") };
+        server.set_lies(lies(name));
+        let index = place.existing().await.unwrap();
+        // It has read what it changes: so the change is later, whatever the clocks show.
+        assert_eq!(value(&index, "a").await, Some(json!("1")));
+        if name != "refuse-conditional-put" {
+            put(&index, vec![record("a", "2")]).await;
+        }
+        let shards = place.read(&format!("shards/{}.usv", shard("a"))).await.unwrap();
+        if works {
+            assert_eq!(compact(&index).await.files, 1);
+            assert_eq!(value(&index, "a").await, Some(json!("2")));
+            continue;
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        let scratch = Some(scratch.path().to_owned());
+        let options = dfq::index::ImportOptions { scratch, ..Default::default() };
+        let mut import = index.import(options).await.unwrap();
+        import.add(vec![record("a", "3")]).await.unwrap();
+        let errors =
+            [import.finish().await.err(), index.compact(CompactOptions::default()).await.err()];
+        for error in errors.into_iter().take(if name == "refuse-conditional-put" { 1 } else { 2 }) {
+            let error = error.unwrap();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}: {error}");
+        }
+        assert_eq!(
+            place.read(&format!("shards/{}.usv", shard("a"))).await.unwrap(),
+            shards,
+            "{name}"
+        );
     }
 }

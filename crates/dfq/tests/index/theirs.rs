@@ -69,7 +69,7 @@ async fn their_shards_and_all_their_inboxes_are_read_and_merged_as_they_are() {
                 assert_eq!(found[a], json!("a2"), "{what}");
                 compact(&index).await;
             }
-            let mut rows = vec![
+            let mut rows = [
                 new(a, "a2"),
                 row(&[b, "b2", "2026-01-02T00:00:00Z", "x\"y"], end),
                 new(c, "c1"),
