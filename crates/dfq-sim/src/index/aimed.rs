@@ -9,32 +9,23 @@ use jiff::SignedDuration;
 use super::plan::{Actor, DAY, Draw, HOUR, IN_ONE_SHARD, Plan, Step, millis, secs};
 use crate::plan::{BucketKind, DiskKind, Fault, Host, Spot, Store, Trouble, When};
 
-/// What a plan is aimed at.
-type Aim = (&'static str, fn(&mut Draw, &mut Sketch));
+/// What a plan is aimed at, and how often, beside the others.
+type Aim = (usize, &'static str, fn(&mut Draw, &mut Sketch));
 
-/// Those that are drawn more often stand here more often.
-const AIMS: [Aim; 21] = [
-    ("crowd", crowd),
-    ("crowd", crowd),
-    ("crowd", crowd),
-    ("late compactor", late_compactor),
-    ("late compactor", late_compactor),
-    ("late compactor", late_compactor),
-    ("own times", own_times),
-    ("own times", own_times),
-    ("columns", columns),
-    ("borrowed columns", borrowed_columns),
-    ("first version", first_version),
-    ("blocks", blocks),
-    ("blocks", blocks),
-    ("months", months),
-    ("months", months),
-    ("ahead", ahead),
-    ("after the swap", after_the_swap),
-    ("after the swap", after_the_swap),
-    ("versions", versions),
-    ("sleepers", sleepers),
-    ("long scan", long_scan),
+const AIMS: [Aim; 13] = [
+    (3, "crowd", crowd),
+    (3, "late compactor", late_compactor),
+    (2, "own times", own_times),
+    (1, "columns", columns),
+    (1, "borrowed columns", borrowed_columns),
+    (1, "first version", first_version),
+    (2, "blocks", blocks),
+    (2, "months", months),
+    (1, "ahead", ahead),
+    (2, "after the swap", after_the_swap),
+    (1, "versions", versions),
+    (1, "sleepers", sleepers),
+    (1, "long scan", long_scan),
 ];
 
 /// A plan on its way.
@@ -47,7 +38,8 @@ struct Sketch {
 }
 
 pub(super) fn aimed(seed: u64, draw: &mut Draw) -> Plan {
-    let (aim, fill) = draw.one(&AIMS);
+    let each = AIMS.iter().flat_map(|aim| std::iter::repeat_n(*aim, aim.0));
+    let (_, aim, fill) = draw.one(&each.collect::<Vec<_>>());
     let (store, hosts) = (draw.store(seed), draw.hosts(3));
     let lock = draw.percent(60);
     let mut sketch = Sketch { store, hosts, actors: Vec::new(), faults: Vec::new(), lock };

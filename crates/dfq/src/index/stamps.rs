@@ -22,6 +22,9 @@ const MOST_AHEAD: Duration = Duration::from_secs(24 * 3600);
 /// How long a look at the store's clock is carried on by our own, and how long it may take.
 const SAMPLE_LIFE: Duration = Duration::from_secs(60);
 
+/// How exact the clocks of buckets are.
+const SECOND: Duration = Duration::from_secs(1);
+
 /// How often the store's clock is looked at before that is given up.
 const LOOKS: usize = 5;
 
@@ -44,8 +47,17 @@ fn millis(time: Timestamp) -> u64 {
     u64::try_from(time.as_millisecond()).unwrap_or(0)
 }
 
+/// The store's time, more exactly if that can be told. Buckets show whole seconds; so two processes that put one after the
+/// other would have the same time, and chance would decide. Our own clock tells more, where it agrees as far as can be
+/// seen.
+fn sharpened(store: Timestamp, own: Timestamp, asking: Duration) -> Timestamp {
+    let may_be = store..store.saturating_add(SECOND + asking).unwrap_or(store);
+    let is_rounded = store.subsec_nanosecond() == 0 && asking < SECOND;
+    if is_rounded && may_be.contains(&own) { own } else { store }
+}
+
 impl Stamps {
-    /// What the store's clock shows, or a little less.
+    /// What the store's clock shows, within a second or two.
     pub(super) async fn now(&self, objects: &dyn Objects, env: &Env) -> Result<Timestamp> {
         if planted::is(Planted::StampByOwnClock) {
             return Ok(env.clock().wall());
@@ -65,6 +77,7 @@ impl Stamps {
             // This process may have slept meanwhile: what it was told is not the time any more.
             let is_fresh = told.saturating_sub(asked) <= SAMPLE_LIFE;
             if is_fresh || planted::is(Planted::OldSampleTaken) {
+                let store = sharpened(store, env.clock().wall(), told.saturating_sub(asked));
                 lock(&self.state).sample = Some((store, told));
                 return Ok(store);
             }
@@ -136,5 +149,25 @@ impl Stamps {
             None => env.clock().wall(),
         };
         self.note(updated_at, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_seconds_are_told_more_exactly_by_a_clock_that_agrees() {
+        let at =
+            |millis| Timestamp::from_millisecond(1_800_000_000_000 + millis).unwrap_or_default();
+        let quickly = Duration::from_millis(40);
+        assert_eq!(sharpened(at(0), at(700), quickly), at(700));
+        assert_eq!(sharpened(at(0), at(1020), quickly), at(1020));
+        // It does not agree, or nobody knows.
+        assert_eq!(sharpened(at(0), at(1050), quickly), at(0));
+        assert_eq!(sharpened(at(0), at(-1), quickly), at(0));
+        assert_eq!(sharpened(at(0), at(700), SECOND), at(0));
+        // The store is exact by itself.
+        assert_eq!(sharpened(at(3), at(700), quickly), at(3));
     }
 }
