@@ -158,8 +158,9 @@ mod tests {
 
     #[test]
     fn whole_seconds_are_told_more_exactly_by_a_clock_that_agrees() {
-        let at =
-            |millis| Timestamp::from_millisecond(1_800_000_000_000 + millis).unwrap_or_default();
+        let at = |millis: i64| {
+            Timestamp::from_millisecond(1_800_000_000_000 + millis).unwrap_or_default()
+        };
         let quickly = Duration::from_millis(40);
         assert_eq!(sharpened(at(0), at(700), quickly), at(700));
         assert_eq!(sharpened(at(0), at(1020), quickly), at(1020));
