@@ -138,7 +138,7 @@ async fn a_hub_that_is_emptied_between_two_passes_is_not_filled_in_silence() {
     assert!(!pair.hub.exists("pending"));
 }
 
-/// Whoever cannot tell its own leases from others' must not judge others' by a clock that is not theirs.
+/// A node that cannot tell its own leases from others' must not judge them by its clock.
 #[tokio::test]
 async fn a_node_that_cannot_read_who_it_is_leaves_others_leases_alone() {
     let mut pair = Pair::new().await;

@@ -13,8 +13,8 @@
 //! crash anywhere loses nothing, and the next compiler comes to the same bytes.
 //!
 //! The merged shard has no nonce in it, though [`swap`](crate::store::Objects::swap) asks for one. Decision 33 says why
-//! that is safe here. It takes two things that are kept below: in a bucket a shard is not swapped for its own bytes, and
-//! nowhere more than an hour after it was read.
+//! that is safe here. It takes two things that are kept below: a shard is not swapped for its own bytes, and not
+//! more than an hour after it was read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -155,7 +155,9 @@ impl Core {
         if files.is_empty() {
             return Ok(Outcome::Nothing);
         }
-        self.set_aside_old(&mut files, &mut done, stays).await?;
+        if self.schema().manner == Manner::Ours {
+            self.set_aside_old(&mut files, &mut done, stays).await?;
+        }
         let mut schema = self.schema();
         if schema.manner != Manner::Ours {
             // After the listing: whatever was put by then has its columns.
@@ -287,11 +289,10 @@ impl Core {
         let Ready { merged, version, read } = ready;
         let Merged { bytes, counts, blocks, changed } = merged;
         done.counts = Some(ShardCounts::new(counts, bytes.len() as u64));
-        // In a bucket what can be read is durable. In a folder, whoever wrote it may have died before that: then only
-        // a version of our own is known to be.
-        let durable = planted::is(Planted::UnchangedIsDurable) || self.objects.properties().remote;
-        if !changed && durable {
-            return Ok(true);
+        let name = layout::index_shard(shard);
+        let is_ours = version.is_some() || self.objects.properties().remote;
+        if !changed && is_ours {
+            return self.keep_unchanged(shard, version, &blocks, bytes.len() as u64).await;
         }
         if bytes.len() as u64 > layout::LARGEST_SHARD {
             let (shard, most) = (shard.name(), layout::LARGEST_SHARD);
@@ -302,7 +303,6 @@ impl Core {
         if self.env.monotonic().saturating_sub(read) >= relied_on {
             return Ok(false);
         }
-        let name = layout::index_shard(shard);
         self.prove_swap().await.map_err(not_here)?;
         let swapped = match super::flaws::insists(self, shard) {
             true => self.overwrite(&name, &bytes).await,
@@ -315,6 +315,31 @@ impl Core {
         };
         done.bytes_written += bytes.len() as u64;
         self.write_blocks(shard, &blocks, &written, bytes.len() as u64).await;
+        Ok(true)
+    }
+
+    /// Makes sure that a shard which is as it was read stays so: its writer may have died before it was durable, and the
+    /// machine that holds it may have failed since.
+    async fn keep_unchanged(
+        &self,
+        shard: Shard,
+        read: Option<Version>,
+        blocks: &Blocks,
+        size: u64,
+    ) -> Result<bool> {
+        let is_durable = planted::is(Planted::UnchangedIsDurable);
+        let Some(read) = read.filter(|_| !is_durable && !self.objects.properties().remote) else {
+            return Ok(true);
+        };
+        let name = layout::index_shard(shard);
+        self.objects.make_durable(&name).await?;
+        let now = self.objects.load_part(&name, 0..0).await?.map(|got| got.head.version);
+        if now.as_ref() != Some(&read) {
+            return Ok(false);
+        }
+        if self.blocks_file(shard).await?.is_none_or(|(_, pin)| pin.version != read) {
+            self.write_blocks(shard, blocks, &read, size).await;
+        }
         Ok(true)
     }
 

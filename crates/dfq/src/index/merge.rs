@@ -226,7 +226,8 @@ impl<'a> Merger<'a> {
                 self.changed = true;
                 self.write_new(&new);
             }
-            _ if self.is_forgotten(row, first) => self.changed = true,
+            // One that beats what waits is needed until that is gone.
+            None if self.is_forgotten(row, first) => self.changed = true,
             _ => self.write(row, first, width),
         }
         Ok(())
@@ -252,8 +253,10 @@ impl<'a> Merger<'a> {
         self.out.extend_from_slice(row);
         let lacks = self.schema.columns.len().saturating_sub(width);
         self.out.extend(std::iter::repeat_n(usv::FIELD, lacks));
+        self.changed |= lacks > 0;
         if planted::is(Planted::MergedAnew) {
             self.out.push(usv::FIELD);
+            self.changed = true;
         }
         self.out.push(usv::END);
     }

@@ -18,6 +18,7 @@ use super::merge::{InOrder, Ordered};
 use super::record::Entry;
 use super::schema::{Manner, Schema};
 use super::seeds::Flat;
+use super::ulid::time_text;
 use super::{Core, Index, usv};
 use crate::error::{Error, Result};
 use crate::layout::Shard;
@@ -171,6 +172,10 @@ impl Scan {
             .index
             .run(|core| async move {
                 let read = core.read_on(&mut cursor, &options).await;
+                let latest = read.iter().flatten().filter_map(|entry| entry.updated_at).max();
+                if let Some(latest) = latest.and_then(time_text) {
+                    core.stamps.note_row(latest.as_bytes(), &core.env);
+                }
                 (cursor, read)
             })
             .await;

@@ -72,7 +72,7 @@ impl Stamps {
         for _ in 0..LOOKS {
             let asked = env.monotonic();
             let store = objects.now().await?;
-            // Counted from after the answer, so that the estimate does not lead.
+            // Counted from after the answer, so that the estimate leads by a second at the most.
             let told = env.monotonic();
             // This process may have slept meanwhile: what it was told is not the time any more.
             let is_fresh = told.saturating_sub(asked) <= SAMPLE_LIFE;

@@ -140,7 +140,9 @@ impl Compact {
         }
         let report = report?;
         tell(context, &report, stop.is_cancelled())?;
-        Ok(Answer::yes_if(report.failed.is_empty() && report.unreadable.is_empty()))
+        Ok(Answer::yes_if(
+            report.failed.is_empty() && report.unreadable.is_empty() && report.set_aside == 0,
+        ))
     }
 }
 

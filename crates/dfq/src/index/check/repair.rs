@@ -54,10 +54,11 @@ impl Core {
             stray = got.0;
         }
         for _ in 0..ROUNDS {
-            let schema = self.reload().await?;
-            self.check_named(&schema)?;
             let read = self.env.monotonic();
             let there = self.parts_of(|range| self.objects.load_part(&name, range)).await?;
+            // After the rows: whatever they have, its columns are there.
+            let schema = self.reload().await?;
+            self.check_named(&schema)?;
             let (bytes, version) = match there {
                 Some((bytes, version)) => (bytes, Some(version)),
                 None => (self.their_plain(shard, &schema).await?, None),

@@ -79,6 +79,11 @@ impl Core {
             match looked {
                 Look::Nothing => return Ok(None),
                 Look::At(mut looked) => {
+                    // Rows with new columns may have come since the columns were read.
+                    let has_problems = !looked.problems.is_empty();
+                    if has_problems && self.reload().await?.columns != schema.columns {
+                        continue;
+                    }
                     if self.plain_is_odd(shard, looked.head.as_ref()).await? {
                         looked.odd_plain = true;
                         looked.problems.push(

@@ -72,7 +72,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
             }
             // Of a copy it tells nothing, and it is written anew.
             Some(Err(_)) => self.passed.troubles.push(format!("'{path}' in the hub is damaged")),
-            None if self.identity.known => self.begin_anew()?,
+            None if self.identity.known => self.begin_anew(there).await?,
             None if self.is_new().await? => self.check_emptied(there).await?,
             None => {}
         }
@@ -113,17 +113,19 @@ impl<H: Tree, T: Tree> Merge<H, T> {
     }
 
     /// The hub has forgotten this node, so it was emptied, or made anew. What was known of it is worth nothing.
-    fn begin_anew(&mut self) -> Result<()> {
+    async fn begin_anew(&mut self, there: &Shown) -> Result<()> {
         let hub = &self.there.tree.properties().address;
         if !self.options.sure {
             return Err(Error::invalid(format!(
-                "{hub} does not know this node any more: it was emptied, or is another. To fill it again from this \
-                 folder, say --yes"
+                "{hub} does not know this node any more: it was emptied, or is another. Check the address; to fill \
+                 it again from this folder, say --yes"
             )));
         }
         self.memory = Memory::default();
-        self.refills = true;
-        Ok(())
+        self.save().await?;
+        // Before the hub knows this node again: if this is cut short, the next pass begins anew, too.
+        let here = super::look::list(&self.here).await?;
+        self.send_floors(&here, there).await
     }
 
     fn own_record(&self) -> NodeDoc {

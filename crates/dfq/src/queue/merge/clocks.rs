@@ -4,6 +4,8 @@
 //! last for days is told by the hub's clock, where that is known, and workers hear of a clock that was set before they
 //! judge another node's lease by a pass that came after.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 
 use super::node::Neighbours;
@@ -13,6 +15,9 @@ use crate::error::{Error, Result};
 use crate::layout;
 use crate::queue::claim::signed;
 use crate::store::Tree;
+
+/// How exactly a bucket tells the time.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 /// For so long a floor is followed. The hub keeps it for two days more.
 pub(super) const HORIZON: SignedDuration = SignedDuration::from_hours(90 * 24);
@@ -34,12 +39,14 @@ impl<H: Tree, T: Tree> Merge<H, T> {
 
     /// After the hub was listed: notes what its clock shows, and whether the folder's was set since the last pass of
     /// whatever process.
-    pub(super) async fn compare_clocks(&mut self) -> Result<()> {
-        let now = self.here.now().await?;
-        let mono = self.here.env.monotonic();
+    ///
+    /// Both clocks are taken for the moment at which this pass began, however long the hub took to answer.
+    pub(super) async fn compare_clocks(&mut self, now: Timestamp, mono: Duration) -> Result<()> {
         let told = self.there.tree.told_time();
-        self.began_there =
-            told.and_then(|(told, at)| told.saturating_add(signed(mono.saturating_sub(at))).ok());
+        self.began_there = told.and_then(|(told, at)| {
+            let since = signed(at.saturating_sub(mono)) - signed(mono.saturating_sub(at));
+            told.saturating_sub(since).ok()
+        });
         let Neighbours { began, began_there, .. } = self.here.neighbours().await;
         let (Some(began), Some(began_there), Some(now_there)) =
             (began, began_there, self.began_there)
@@ -47,7 +54,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
             return Ok(());
         };
         let apart = now.duration_since(began) - now_there.duration_since(began_there);
-        match apart.abs() > signed(self.here.period()) {
+        match apart.abs() > signed(self.here.period().max(TOLD_WITHIN)) {
             true => self.note_clock_set(Some(now)).await,
             false => Ok(()),
         }

@@ -94,7 +94,6 @@ impl<H: Tree, T: Tree> Merge<H, T> {
                 self.passed.floors += 1;
             }
         }
-        self.refills = false;
         Ok(())
     }
 

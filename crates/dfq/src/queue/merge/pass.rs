@@ -117,8 +117,6 @@ pub struct Merge<H: Tree, T: Tree> {
     pub(super) jumped: Option<Duration>,
     /// When this pass began, on the hub's clock, if that is known.
     pub(super) began_there: Option<Timestamp>,
-    /// The hub was emptied, and is to be filled again from here.
-    pub(super) refills: bool,
     /// The folders of records here, as they were when all in them was known.
     stamps: BTreeMap<String, Stamp>,
     /// The files of floors in the hub, when they were last listed.
@@ -162,7 +160,6 @@ impl<H: Tree, T: Tree> Merge<H, T> {
             merged: None,
             jumped: None,
             began_there: None,
-            refills: false,
             stamps: BTreeMap::new(),
             floors_there: Vec::new(),
             saved: None,
@@ -179,6 +176,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
     /// Merges both places once. A `thorough` pass lists records, too; it is one anyway if none was for hours.
     pub async fn pass(&mut self, thorough: bool) -> Result<Passed> {
         let began = self.here.sample_clock().await?;
+        let mono = self.here.env.monotonic();
         self.note_jump().await?;
         let thorough = thorough || self.memory.is_thorough_due(began, THOROUGH_EVERY);
         self.passed = Passed { thorough, ..Passed::default() };
@@ -187,7 +185,7 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         self.unsettled = false;
         self.unlooked.clear();
         let there = look::list(&self.there).await?;
-        self.compare_clocks().await?;
+        self.compare_clocks(began, mono).await?;
         self.check_absence().await?;
         self.passed.listed = there.names as u64;
         if there.settings.is_none() {
@@ -199,9 +197,6 @@ impl<H: Tree, T: Tree> Merge<H, T> {
         // The ids to be looked at, each with the last life that is known to have a record there.
         let mut ids = self.take_floors(&there).await?;
         let here = look::list(&self.here).await?;
-        if self.refills {
-            self.send_floors(&here, &there).await?;
-        }
         self.report_strange(Side::Here, &here);
         self.report_strange(Side::There, &there);
         let mut shown = BTreeSet::new();
@@ -239,6 +234,8 @@ impl<H: Tree, T: Tree> Merge<H, T> {
             self.remember().await?;
             self.tell_neighbours(&there, began).await?;
             self.merged = Some(self.here.env.monotonic());
+            // It was said of what there was when it was said.
+            self.options.sure = false;
         }
         self.floors_there = there.floors;
         let troubles = &mut self.passed.troubles;
